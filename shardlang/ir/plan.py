@@ -1,0 +1,96 @@
+"""The plan: the straight list of steps that everything else reads.
+
+The printed program, the costs, the memory figures and the emitted code come from these steps, so
+they can't disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from shardlang.ir.ops import Collective, Compute, Op
+from shardlang.ir.program import Program
+from shardlang.ir.types import Array, Tensor
+from shardlang.source import Span
+
+Pass = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: local compute, a collective, or a local change of layout.
+
+    For a relayout `output` is the same tensor as the input, or a copy under another name. `rule`
+    is the name of the row that asked for it and `reason` a sentence in the notation's words.
+    `critical` is set on collectives alone. `span` is the place in the text that it serves.
+    """
+
+    op: Op
+    inputs: tuple[Array, ...]
+    output: Array
+    rule: str = ""
+    reason: str = ""
+    critical: bool = False
+    span: Span | None = None
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it moves data between devices."""
+        return isinstance(self.op, Collective)
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it computes a new value."""
+        return isinstance(self.op, Compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A choice that was open: where, what else could be done, and when that is cheaper."""
+
+    at: str
+    instead: str
+    cheaper_when: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A leaf's gradient: the leaf, and the array that the backward pass ends with for it."""
+
+    leaf: Array
+    gradient: Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A lowered program.
+
+    `outputs` are the values that nothing else reads, each in the layout it ends in. `cotangents`
+    are what the backward pass is given, one an output. `gradients` are in the order of the leaves.
+    `regathered` are the leaves' copies that the backward pass makes again instead of keeping.
+    """
+
+    program: Program
+    strategy: str
+    forward: tuple[Step, ...]
+    backward: tuple[Step, ...]
+    outputs: tuple[Array, ...]
+    cotangents: tuple[Array, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    warnings: tuple[str, ...] = ()
+    keep_gathered: bool = False
+
+    def steps(self) -> Iterator[tuple[Pass, Step]]:
+        """Go through both passes in order."""
+        for step in self.forward:
+            yield "forward", step
+        for step in self.backward:
+            yield "backward", step
+
+    @property
+    def parameters(self) -> frozenset[Tensor]:
+        """The leaves that count as weights."""
+        return frozenset(x.array.tensor for x in self.program.leaves if x.kind == "param")

@@ -1,0 +1,218 @@
+"""The one printer of the notation: steps, plans and their parts as text that parses again.
+
+Precondition: the plan's steps are legal. Effect: `print_plan` gives an explicit program; lowering
+it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Coefficient,
+    Divide,
+    Einsum,
+    Equal,
+    Linear,
+    Map,
+    Mask,
+    Op,
+    Permute,
+    Reduce,
+    ReduceScatter,
+    Slice,
+)
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Leaf, Program
+from shardlang.ir.size import BinOp, Name, Number, SizeExpr
+from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, promote, subscript
+
+
+def number(value: Fraction) -> str:
+    """Print an exact number: as an integer or a decimal where it is one, else as a quotient."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    rest, twos, fives = value.denominator, 0, 0
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    if rest != 1:
+        return f"{value.numerator}/{value.denominator}"
+    digits = max(twos, fives)
+    scaled = abs(value) * 10**digits
+    text = str(scaled.numerator).rjust(digits + 1, "0")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{text[:-digits]}.{text[-digits:]}"
+
+
+def size_expr(expr: SizeExpr, *, above: int = 0) -> str:
+    """Print a declared size, with the brackets that it needs and no others."""
+    match expr:
+        case Number(value):
+            return number(value)
+        case Name(name):
+            return name
+        case BinOp(op, left, right):
+            level = {"+": 1, "-": 1, "*": 2, "/": 2, "**": 3}[op]
+            gap = "" if level > 1 else " "
+            text = (
+                f"{size_expr(left, above=level + (op == '**'))}{gap}{op}{gap}"
+                f"{size_expr(right, above=level + (op in '-/'))}"
+            )
+            return f"({text})" if level < above else text
+
+
+def _braced(names: Iterable[str]) -> str:
+    listed = list(names)
+    if len(listed) == 1 and "_" not in listed[0]:
+        return f"_{listed[0]}"
+    return "_{" + ",".join(listed) + "}"
+
+
+def _axes_and_dim(axes: tuple[Axis, ...], dim: Dim) -> str:
+    names = [axis.name for axis in axes]
+    joined = "".join(names) if all(len(name) == 1 for name in names) else ",".join(names)
+    return f"_{{{joined},{dim}}}"
+
+
+def _term(coefficient: Coefficient, text: str) -> tuple[str, str]:
+    """Give a term of a sum as sign and magnitude."""
+    sign = "-" if coefficient.value < 0 else "+"
+    size = abs(coefficient.value)
+    if size.denominator != 1 and "/" in number(size):
+        body = text if size.numerator == 1 else f"{size.numerator} * {text}"
+        body += f" / {size.denominator}"
+    else:
+        body = text if size == 1 else f"{number(size)} * {text}"
+    return sign, body + "".join(f" / |{dim}|" for dim in coefficient.per)
+
+
+def _linear(op: Linear, operands: list[str]) -> str:
+    terms = [_term(c, text) for c, text in zip(op.coefficients, operands, strict=True)]
+    if op.constant:
+        terms.append(("-" if op.constant < 0 else "+", number(abs(op.constant))))
+    (sign, body), *rest = terms
+    return ("-" if sign == "-" else "") + body + "".join(f" {s} {b}" for s, b in rest)
+
+
+def expression(op: Op, operands: list[str]) -> str:
+    """Print an operation over operands that are already text."""
+    match op:
+        case Einsum(()):
+            return " ⊙ ".join(operands)
+        case Einsum(contracted) if len(operands) == 2:
+            return f" ·{_braced(d.name for d in contracted)} ".join(operands)
+        case Einsum():
+            return " * ".join(operands)
+        case Linear():
+            return _linear(op, operands)
+        case Map(function):
+            assert function in FUNCTIONS
+            return f"{function}({operands[0]})"
+        case Divide():
+            return " / ".join(operands)
+        case Equal():
+            return f"equal({', '.join(operands)})"
+        case Reduce(kind, dims):
+            return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
+        case AllGather(axes):
+            return f"AllGather{subscript(axes)}({operands[0]})"
+        case ReduceScatter(axes, dim):
+            return f"ReduceScatter{_axes_and_dim(axes, dim)}({operands[0]})"
+        case AllReduce(axes):
+            return f"AllReduce{subscript(axes)}({operands[0]})"
+        case AllToAll(axes, _, dim):
+            return f"AllToAll{_axes_and_dim(axes, dim)}({operands[0]})"
+        case Permute():
+            return f"Permute({operands[0]})"
+        case Slice(axes, dim):
+            return f"Slice{_axes_and_dim(axes, dim)}({operands[0]})"
+        case Mask(axes):
+            return f"Mask{subscript(axes)}({operands[0]})"
+
+
+def definition(array: Array, operands: Iterable[Array]) -> str:
+    """Print what stands left of `=`, with its dtype where the operands don't imply it."""
+    implied = promote(operand.tensor.dtype for operand in operands)
+    if implied == array.tensor.dtype:
+        return str(array)
+    name = array.tensor.name
+    return f"{name}: {array.tensor.dtype}{str(array)[len(name) :]}"
+
+
+def statement(step: Step) -> str:
+    """Print a step as a line of an explicit program, without its comment."""
+    right = expression(step.op, [str(array) for array in step.inputs])
+    return f"{definition(step.output, step.inputs)} = {right}"
+
+
+def axis_declaration(info: AxisInfo) -> str:
+    """Print an axis as the `mesh` line has it: `X=16 @ici(2)`."""
+    size = "" if info.size is None else f"={info.size}"
+    links = f"({info.links})" if info.links != 1 else ""
+    network = f" @{info.network}{links}" if info.network != "ici" or links else ""
+    return f"{info.axis}{size}{network}"
+
+
+def declarations(program: Program) -> list[str]:
+    """Print the declarations that a program needs to mean the same when it is read again."""
+    lines: list[str] = []
+    if program.mesh.axes:
+        lines.append("mesh " + ", ".join(axis_declaration(info) for info in program.mesh.axes))
+    if program.hardware is not None:
+        lines.append(f"hardware {program.hardware}")
+    shown = [
+        f"{info.dim}={size_expr(info.declared)}" for info in program.dims if info.declared is not None
+    ]
+    if shown:
+        lines.append("dims " + ", ".join(shown))
+    if program.dtype != DTYPES["bf16"]:
+        lines.append(f"dtype {program.dtype}")
+    if _leaves_needed(program):
+        lines.extend(_leaf(leaf, program) for leaf in program.leaves)
+    if program.optimizer is not None:
+        lines.append(f"optimizer {program.optimizer}")
+    if not program.save.everything:
+        lines.append("save " + ", ".join(sorted(program.save.names)))
+    return lines
+
+
+def _leaves_needed(program: Program) -> bool:
+    """Say whether reading the steps alone would not give the same leaves."""
+    return any(
+        leaf.declared
+        or leaf.array.tensor.dtype != program.dtype
+        or (leaf.kind == "param") != leaf.array.name.startswith("W")
+        for leaf in program.leaves
+    )
+
+
+def _leaf(leaf: Leaf, program: Program) -> str:
+    tensor = leaf.array.tensor
+    dtype = "" if tensor.dtype == program.dtype else str(tensor.dtype)
+    return f"{leaf.kind} {tensor.name}: {dtype}{str(leaf.array)[len(tensor.name) :]}"
+
+
+def print_plan(plan: Plan) -> str:
+    """Print a plan as an explicit program, each collective marked as critical or not."""
+    lines = declarations(plan.program)
+    sections = [("forward", plan.forward)]
+    if plan.backward:
+        sections.append(("backward", plan.backward))
+    for title, steps in sections:
+        lines.append(f"{title}:")
+        texts = [f"  {statement(step)}" for step in steps]
+        width = min(max((len(t) for t in texts), default=0), 60)
+        for text, step in zip(texts, steps, strict=True):
+            if step.is_collective:
+                note = "on the critical path" if step.critical else "not on the critical path"
+                lines.append(f"{text.ljust(width)}  // {note}")
+            else:
+                lines.append(text)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,115 @@
+"""A resolved program: what the text means, before any communication is inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardlang.ir.ops import Op
+from shardlang.ir.size import SizeExpr
+from shardlang.ir.types import Array, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
+from shardlang.source import Source, Span
+
+
+@dataclass(frozen=True, slots=True)
+class DimInfo:
+    """A dim as declared: `F = 4*D` keeps its expression, and its size where that is a number."""
+
+    dim: Dim
+    size: int | None = None
+    declared: SizeExpr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor that the program is given: where it lives, and whether it counts as a weight.
+
+    `declared` says that the text has a line for it (`input`, `param`); others are leaves because
+    nothing defines them.
+    """
+
+    array: Array
+    kind: Literal["input", "param"]
+    span: Span
+    declared: bool = False
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether it has a gradient: integers have none."""
+        return self.array.tensor.dtype.kind == "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An operand as written: the value, and the layout that its brackets ask for.
+
+    `layout` None (a bare name, or an inner expression) takes the value where it lives.
+    """
+
+    tensor: Tensor
+    layout: Layout | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One operation of the program.
+
+    `target` is the layout that the text declares for the result, None where it declares none.
+    `hint` is a layout that the surrounding expression would like, for a result with no target:
+    the declared layout of `h[B_X, F_Y] = gelu(A ·_D W)` is a hint for the product inside.
+    A relayout (`op` is a collective, a slice or a mask) whose result has the operand's name changes
+    where the value is available; with another name it defines a copy. `keep_unreduced` is
+    `·_LOCAL`. `constant` marks a value that no gradient flows through (a softmax's maximum).
+    """
+
+    op: Op
+    operands: tuple[Use, ...]
+    result: Tensor
+    target: Layout | None
+    span: Span
+    hint: Layout | None = None
+    keep_unreduced: bool = False
+    constant: bool = False
+    section: Literal["forward", "backward"] = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """What the forward pass keeps for the backward pass: everything, or the named values."""
+
+    everything: bool = True
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole resolved program.
+
+    `explicit` is set by `forward:` and `backward:` headings: its statements are then the plan's
+    steps, one for one, and nothing is inferred. `axes_declared` says whether a `mesh` line exists.
+    """
+
+    source: Source
+    mesh: Mesh
+    dims: tuple[DimInfo, ...]
+    leaves: tuple[Leaf, ...]
+    statements: tuple[Statement, ...]
+    explicit: bool = False
+    has_backward: bool = False
+    hardware: str | None = None
+    dtype: DType = DTYPES["bf16"]
+    optimizer: str | None = None
+    save: Save = field(default_factory=Save)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Every size that is known, of dims and of axes."""
+        known = {info.dim.name: info.size for info in self.dims if info.size is not None}
+        return Sizes({**known, **self.mesh.sizes})
+
+    @property
+    def axes(self) -> Mapping[str, AxisInfo]:
+        """The mesh's axes by name."""
+        return {info.axis.name: info for info in self.mesh.axes}

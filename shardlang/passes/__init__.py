@@ -1,0 +1,95 @@
+"""Lowering: from a resolved program to a plan.
+
+The order of the passes is the order of the calls in `lower`: axes of size 1 go, the forward pass is
+inferred, the backward pass is derived from it, and collectives are marked as critical or not. An
+explicit program is only checked, since its lines are the steps.
+"""
+
+from __future__ import annotations
+
+from shardlang.diagnostics import Diagnostic, Reporter
+from shardlang.ir.plan import Plan
+from shardlang.ir.program import Program
+from shardlang.ir.types import Array
+from shardlang.passes.backward import BackwardResult, backward
+from shardlang.passes.critical import mark_critical
+from shardlang.passes.explicit import check_explicit, outputs_of
+from shardlang.passes.infer import infer_statement
+from shardlang.passes.lowering import Lowering
+from shardlang.passes.normal import drop_unit_axes
+
+
+def lower(
+    program: Program,
+    strategy: str = "book",
+    *,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
+) -> Plan:
+    """Lower a program to a plan by the rules of a strategy.
+
+    `keep_gathered` keeps the gathered copies of parameters for the backward pass instead of making
+    them again; `forward_only` leaves the backward pass out. Raises ShardlangError with every
+    mistake found.
+    """
+    reporter = Reporter(program.source)
+    plan = _lower(program, strategy, reporter, keep_gathered=keep_gathered, forward_only=forward_only)
+    reporter.raise_if_errors()
+    return plan
+
+
+def check(
+    program: Program, *, keep_gathered: bool = False, forward_only: bool = False
+) -> list[Diagnostic]:
+    """Give every error and warning of lowering a program, in the order of the text."""
+    reporter = Reporter(program.source)
+    _lower(program, "book", reporter, keep_gathered=keep_gathered, forward_only=forward_only)
+    return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
+
+
+def _lower(
+    program: Program,
+    strategy: str,
+    reporter: Reporter,
+    *,
+    keep_gathered: bool,
+    forward_only: bool,
+) -> Plan:
+    if strategy != "book":
+        raise ValueError(f"no strategy {strategy!r}: there is 'book'")
+    program = drop_unit_axes(program)
+    if program.explicit:
+        return check_explicit(
+            program, reporter, keep_gathered=keep_gathered, forward_only=forward_only
+        )
+    state = Lowering(dict(program.sizes.known))
+    for leaf in program.leaves:
+        state.give(leaf.array)
+    for statement in program.statements:
+        infer_statement(state, statement, reporter)
+    outputs = tuple(_ends(state, program))
+    result = BackwardResult((), (), (), ())
+    if not forward_only and not reporter.errors:
+        result = backward(program, state, outputs, reporter, keep_gathered=keep_gathered)
+    steps = tuple(state.steps)
+    forward, behind = mark_critical(program, steps, result.steps, outputs, result.gradients)
+    return Plan(
+        program,
+        strategy,
+        forward,
+        behind,
+        outputs,
+        result.cotangents,
+        result.gradients,
+        (*state.alternatives, *result.alternatives),
+        keep_gathered=keep_gathered,
+    )
+
+
+def _ends(state: Lowering, program: Program) -> list[Array]:
+    """Give the outputs, each in the layout that it was last asked for."""
+    last = {s.result.name: s.target for s in program.statements if s.target is not None}
+    return [
+        Array(tensor, last.get(tensor.name) or state.home[tensor.name])
+        for tensor in outputs_of(program.statements)
+    ]

@@ -1,0 +1,261 @@
+"""Explicit programs: every line is a step, legal as it stands, and nothing is inferred.
+
+Precondition: a resolved program with `forward:`. Effect: a plan with one step a line, or a
+diagnostic at each line that is not legal; the rest is checked as if that line were what it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardlang.diagnostics import Label, Reporter
+from shardlang.ir.ops import Compute, Linear, Relayout
+from shardlang.ir.plan import Gradient, Plan, Step
+from shardlang.ir.printer import statement as print_step
+from shardlang.ir.program import Program, Statement, Use
+from shardlang.ir.types import Array, Layout, Tensor
+from shardlang.passes.backward import gradient_of, parameters_alone, relays
+from shardlang.passes.critical import mark_critical
+from shardlang.passes.infer import stated_layout
+from shardlang.passes.reshard import route
+from shardlang.rules.collectives import Illegal
+from shardlang.rules.errors import (
+    DefinedTwice,
+    IllegalStep,
+    LocalResult,
+    NotAvailable,
+    Repeated,
+    UnknownGradient,
+    Unused,
+    WrongCotangent,
+    WrongGradient,
+)
+from shardlang.rules.local import local
+from shardlang.source import Span
+
+
+@dataclass
+class _Checker:
+    """Goes through the lines with what is at hand, in each layout, and where it was made."""
+
+    program: Program
+    reporter: Reporter
+    keep_gathered: bool
+    alone: frozenset[str]
+    at_hand: dict[str, dict[Layout, Span | None]] = field(
+        default_factory=dict[str, dict[Layout, "Span | None"]]
+    )
+    dropped: set[Array] = field(default_factory=set[Array])
+    computed: set[str] = field(default_factory=set[str])
+    steps: list[Step] = field(default_factory=list[Step])
+    read: set[Array] = field(default_factory=set[Array])
+    cotangents: dict[str, Array] = field(default_factory=dict[str, Array])
+    outputs: dict[str, Array] = field(default_factory=dict[str, Array])
+    spans: dict[Array, Span] = field(default_factory=dict[Array, Span])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that are known."""
+        return dict(self.program.sizes.known)
+
+    def line(self, statement: Statement) -> None:
+        """Check one line and append its step."""
+        arrays = tuple(self.operand(use) for use in statement.operands)
+        made = self.result(statement, arrays)
+        if isinstance(made, Illegal):
+            self.reporter.report(statement.span, IllegalStep(made.why, made.hint))
+            layout = statement.target or Layout.replicated(len(statement.result.dims))
+        else:
+            layout = made
+        output = Array(statement.result, layout)
+        if statement.target is not None and statement.target != layout:
+            wanted = output.with_layout(statement.target)
+            self.reporter.report(
+                statement.span, LocalResult(str(output), str(wanted), self.missing(output, wanted))
+            )
+            output = wanted
+        self.define(statement, output, arrays)
+
+    def result(self, statement: Statement, arrays: tuple[Array, ...]) -> Layout | Illegal:
+        """Give the layout that a line makes."""
+        if isinstance(statement.op, Relayout):
+            return stated_layout(statement.op, arrays[0], statement.target, self.sizes)
+        if relays(statement) and isinstance(statement.op, Linear):
+            if statement.target == arrays[0].layout:
+                return arrays[0].layout
+            wanted = arrays[0].with_layout(statement.target or arrays[0].layout)
+            steps = self.missing(arrays[0], wanted)
+            return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
+        return local(statement.op, arrays, statement.result, statement.target)
+
+    def operand(self, use: Use) -> Array:
+        """Give an operand, which has to be at hand in the layout that the line names."""
+        known = self.at_hand.get(use.tensor.name, {})
+        if use.layout is None:
+            layout = next(reversed(known), Layout.replicated(len(use.tensor.dims)))
+        else:
+            layout = use.layout
+        array = Array(use.tensor, layout)
+        self.read.add(array)
+        if layout not in known:
+            self.unavailable(use, array, tuple(known))
+            self.at_hand.setdefault(use.tensor.name, {})[layout] = None
+        return array
+
+    def unavailable(self, use: Use, array: Array, known: tuple[Layout, ...]) -> None:
+        """Report an operand that no earlier line made."""
+        cotangent = self.cotangents.get(array.name)
+        if cotangent is not None and known == (cotangent.layout,):
+            output = self.outputs[array.name]
+            if output.layout.unreduced:
+                self.wrong_cotangent(use.span, array, cotangent, output)
+                return
+        if not known and array.name not in self.outputs and array.name.startswith("d"):
+            given = tuple(str(a) for a in self.cotangents.values())
+            self.reporter.report(use.span, UnknownGradient(str(array), given))
+            return
+        sources = [array.with_layout(layout) for layout in known]
+        steps = [self.missing(source, array) for source in sources]
+        best = min((s for s in steps if s), key=lambda s: s.count("\n") * 100 + len(s), default=None)
+        self.reporter.report(
+            use.span,
+            NotAvailable(str(array), tuple(map(str, sources)), best, array in self.dropped),
+        )
+
+    def wrong_cotangent(self, span: Span, taken: Array, given: Array, output: Array) -> None:
+        """Report an output that ends in a layout whose cotangent the backward pass does not take."""
+        wanted = output.with_layout(taken.layout)
+        self.reporter.report(
+            self.spans[output],
+            WrongCotangent(str(output), str(taken), str(given), self.missing(output, wanted)),
+            [Label(span, f"takes {taken}")],
+        )
+
+    def missing(self, source: Array, wanted: Array) -> str | None:
+        """Give the lines that lead from one layout to another."""
+        if source.layout == wanted.layout:
+            return None
+        lines: list[str] = []
+        array = source
+        for move in route(source, wanted.layout, self.sizes):
+            lines.append(print_step(Step(move.op, (array,), move.output)))
+            array = move.output
+        return "; ".join(lines)
+
+    def define(self, statement: Statement, output: Array, arrays: tuple[Array, ...]) -> None:
+        """Put a line's result at hand, and append the step."""
+        known = self.at_hand.setdefault(output.name, {})
+        again = output.layout in known and known[output.layout] is not None
+        is_relayout = isinstance(statement.op, Relayout) or relays(statement)
+        if isinstance(statement.op, Compute) and not relays(statement):
+            if output.name in self.computed:
+                self.reporter.report(statement.span, DefinedTwice(output.name))
+            self.computed.add(output.name)
+        if is_relayout and (again or output in arrays):
+            self.reporter.report(statement.span, Repeated(str(output)))
+        known.pop(output.layout, None)
+        known[output.layout] = statement.span
+        self.spans[output] = statement.span
+        if not (is_relayout and output in arrays):
+            self.steps.append(Step(statement.op, arrays, output, "stated", "the line states it", span=statement.span))
+
+    def end_forward(self, outputs: list[Array]) -> None:
+        """Drop the gathered copies of parameters, and give the cotangents of the outputs."""
+        homes = {leaf.array.name: leaf.array.layout for leaf in self.program.leaves}
+        for name in self.alone if not self.keep_gathered else ():
+            known = self.at_hand.get(name, {})
+            home = homes.get(name) or next(reversed(known), None)
+            for layout in [layout for layout in known if layout != home]:
+                span = known.pop(layout)
+                if span is not None:
+                    tensor = next(a.tensor for a in self.spans if a.name == name)
+                    self.dropped.add(Array(tensor, layout))
+        for output in outputs:
+            cotangent = Array(gradient_of(output.tensor), output.layout.reduced())
+            self.cotangents[cotangent.name] = cotangent
+            self.outputs[cotangent.name] = output
+            self.at_hand[cotangent.name] = {cotangent.layout: None}
+        self.computed.clear()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """Give the leaves' gradients, each of which has to end as its leaf lives."""
+        found: list[Gradient] = []
+        for leaf in self.program.leaves:
+            gradient = gradient_of(leaf.array.tensor)
+            known = self.at_hand.get(gradient.name)
+            if not known:
+                continue
+            wanted = Array(gradient, leaf.array.layout.reduced())
+            last = Array(gradient, next(reversed(known)))
+            if wanted.layout in known:
+                found.append(Gradient(leaf.array, wanted))
+                continue
+            self.reporter.report(
+                self.spans.get(last, leaf.span),
+                WrongGradient(str(last), str(leaf.array), self.missing(last, wanted)),
+            )
+        return tuple(found)
+
+    def unused(self, steps: list[Step], results: set[Array]) -> None:
+        """Warn of collectives whose result nothing reads."""
+        read = {array for step in steps for array in step.inputs} | results
+        for step in steps:
+            if step.is_collective and step.output not in read and step.span is not None:
+                self.reporter.report(step.span, Unused(str(step.output)))
+
+
+def outputs_of(statements: tuple[Statement, ...]) -> list[Tensor]:
+    """Give the values that no statement reads but to change their layout, in order of definition."""
+    read: set[str] = set()
+    for statement in statements:
+        if not relays(statement):
+            read.update(use.tensor.name for use in statement.operands)
+    found = {s.result.name: s.result for s in statements if s.result.name not in read}
+    return list(found.values())
+
+
+def check_explicit(
+    program: Program, reporter: Reporter, *, keep_gathered: bool, forward_only: bool
+) -> Plan:
+    """Check an explicit program line by line, and give the plan that it is."""
+    checker = _Checker(program, reporter, keep_gathered, _forward_alone(program))
+    for leaf in program.leaves:
+        checker.at_hand[leaf.array.name] = {leaf.array.layout: None}
+    statements = tuple(s for s in program.statements if s.section == "forward")
+    for statement in statements:
+        checker.line(statement)
+    outputs = [
+        Array(tensor, next(reversed(checker.at_hand[tensor.name])))
+        for tensor in outputs_of(statements)
+        if checker.at_hand.get(tensor.name)
+    ]
+    forward = tuple(checker.steps)
+    checker.steps = []
+    gradients: tuple[Gradient, ...] = ()
+    has_backward = program.has_backward and not forward_only
+    if has_backward:
+        checker.end_forward(outputs)
+        for statement in program.statements:
+            if statement.section == "backward":
+                checker.line(statement)
+        gradients = checker.gradients()
+    backward = tuple(checker.steps)
+    checker.unused([*forward, *backward], {*outputs, *(g.gradient for g in gradients)})
+    forward, backward = mark_critical(program, forward, backward, tuple(outputs), gradients)
+    return Plan(
+        program,
+        "explicit",
+        forward,
+        backward,
+        tuple(outputs),
+        tuple(checker.cotangents.values()),
+        gradients,
+        keep_gathered=keep_gathered,
+    )
+
+
+def _forward_alone(program: Program) -> frozenset[str]:
+    """Give the names that depend on parameters alone in the forward pass."""
+    forward = tuple(s for s in program.statements if s.section == "forward")
+    reduced = Program(program.source, program.mesh, program.dims, program.leaves, forward)
+    return parameters_alone(reduced)

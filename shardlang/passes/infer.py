@@ -1,0 +1,144 @@
+"""The forward pass: each statement of an ordinary program with the communication that it needs.
+
+Precondition: a resolved program. Effect: steps in which every operand is in a layout that was made
+before, and every result is in its declared layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardlang.diagnostics import Reporter
+from shardlang.ir.ops import Compute, Linear, Permute, Relayout
+from shardlang.ir.plan import Step
+from shardlang.ir.program import Statement
+from shardlang.ir.types import Array, Axis, Layout, partial_marker
+from shardlang.passes.lowering import Lowering, Reason
+from shardlang.passes.reshard import route
+from shardlang.rules.collectives import Illegal, permutable, relayout
+from shardlang.rules.errors import CannotCommunicate, IllegalStep, LocalResult
+from shardlang.rules.situation import Because
+
+
+def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -> None:
+    """Append the steps of one statement; a mistake is reported and its result taken as declared."""
+    if isinstance(statement.op, Relayout):
+        made = _explicit_relayout(state, statement, reporter)
+    elif statement.result == statement.operands[0].tensor and isinstance(statement.op, Linear):
+        made = _relayout_request(state, statement)
+    else:
+        made = _compute(state, statement, reporter)
+    if made is None:
+        layout = statement.target or Layout.replicated(len(statement.result.dims))
+        state.give(Array(statement.result, layout))
+        return
+    state.home.setdefault(statement.result.name, made.layout)
+
+
+def operand(state: Lowering, statement: Statement, index: int) -> Array:
+    """Give an operand in the layout that its brackets ask for, else where it lives."""
+    use = statement.operands[index]
+    array = state.array(use.tensor)
+    if use.layout is None or use.layout == array.layout:
+        return array
+    reason = Reason("asked", f"the line asks for {Array(use.tensor, use.layout)}")
+    return state.obtain(use.tensor, use.layout, reason, use.span)
+
+
+def _operands(state: Lowering, statement: Statement) -> tuple[Array, ...]:
+    return tuple(operand(state, statement, index) for index in range(len(statement.operands)))
+
+
+def _relayout_request(state: Lowering, statement: Statement) -> Array:
+    array = operand(state, statement, 0)
+    assert statement.target is not None
+    reason = Reason("asked", f"the line asks for {array.with_layout(statement.target)}")
+    return state.obtain(array.tensor, statement.target, reason, statement.span)
+
+
+def _explicit_relayout(state: Lowering, statement: Statement, reporter: Reporter) -> Array | None:
+    """Append a collective that the program states."""
+    assert isinstance(statement.op, Relayout)
+    array = operand(state, statement, 0)
+    made = stated_layout(statement.op, array, statement.target, state.sizes)
+    if isinstance(made, Illegal):
+        reporter.report(statement.span, IllegalStep(made.why, made.hint))
+        return None
+    output = Array(statement.result, made)
+    if statement.target is not None and statement.target != made:
+        wanted = Array(statement.result, statement.target)
+        reporter.report(statement.span, LocalResult(str(output), str(wanted)))
+        return None
+    return state.add(Step(statement.op, (array,), output, "stated", "the line states it", span=statement.span))
+
+
+def stated_layout(
+    op: Relayout, array: Array, target: Layout | None, sizes: dict[str, int]
+) -> Layout | Illegal:
+    """Give what a stated relayout makes; a Permute makes what is declared, if it can."""
+    if not isinstance(op, Permute):
+        return relayout(op, array)
+    if target is None:
+        return Illegal("Permute needs its result written out", "Permute(A[I_XY] -> A[I_YX])")
+    if not permutable(array.layout, target, sizes):
+        return Illegal(f"Permute sends whole shards, and {array} has others than {array.with_layout(target)}")
+    return target
+
+
+def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array | None:
+    assert isinstance(statement.op, Compute)
+    arrays = _operands(state, statement)
+    if statement.keep_unreduced:
+        return _local_only(state, statement, arrays, reporter)
+    wish = statement.target or statement.hint
+    made, decision = state.compute(statement.op, arrays, statement.result, wish, statement.span)
+    return finish(state, made, statement, decision.because)
+
+
+def finish(
+    state: Lowering, made: Array, statement: Statement, because: Mapping[Axis, Because]
+) -> Array:
+    """Bring a result to its declared layout, or with none declared reduce what is unreduced."""
+    if statement.target is not None:
+        target = statement.target
+    else:
+        target = _reduced(made, statement.hint)
+    return state.follow(made, route(made, target, state.sizes), because, statement.span)
+
+
+def _reduced(made: Array, hint: Layout | None) -> Layout:
+    """Give the layout of a result with nothing left to reduce, scattered where a hint wants it."""
+    layout = made.layout
+    if not layout.unreduced:
+        return layout
+    if hint is None or layout.reduction != "sum":
+        return layout.reduced()
+    left = set(layout.unreduced)
+    sharding: list[tuple[Axis, ...]] = []
+    for have, want in zip(layout.sharding, hint.sharding, strict=True):
+        axes = have
+        if want[: len(have)] == have:
+            for axis in want[len(have) :]:
+                if axis not in left:
+                    break
+                left.discard(axis)
+                axes = (*axes, axis)
+        sharding.append(axes)
+    return Layout(tuple(sharding))
+
+
+def _local_only(
+    state: Lowering, statement: Statement, arrays: tuple[Array, ...], reporter: Reporter
+) -> Array | None:
+    """Multiply the shards as they are: `·_LOCAL`."""
+    assert isinstance(statement.op, Compute)
+    made = state.local(statement.op, arrays, statement.result, statement.span)
+    if isinstance(made, Illegal):
+        reporter.report(statement.span, CannotCommunicate(made.why))
+        return None
+    if statement.target is not None and statement.target != made.layout:
+        wanted = str(made.with_layout(statement.target))
+        marker = partial_marker(made.layout)
+        reporter.report(statement.span, LocalResult(str(made), wanted, f"·_LOCAL leaves {marker}" if marker else None))
+        return None
+    return made

@@ -1,0 +1,156 @@
+"""The state of a lowering: the values at hand in each layout, and the steps made so far.
+
+Precondition: arrays asked for have been made, or their tensor is a leaf or can be made again.
+Effect: every step is appended in an order in which it can run; a layout made once in a pass is used
+again by whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Compute, ReduceScatter
+from shardlang.ir.plan import Alternative, Step
+from shardlang.ir.printer import expression
+from shardlang.ir.types import Array, Axis, Layout, Tensor
+from shardlang.passes.reshard import Move, route
+from shardlang.rules.collectives import Illegal
+from shardlang.rules.local import local
+from shardlang.rules.situation import Because, Decision, decide
+from shardlang.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The name of a row, and its sentence."""
+
+    rule: str
+    text: str
+
+
+@dataclass
+class Lowering:
+    """Makes the steps of one pass.
+
+    `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
+    they were made. `recompute` makes a value that the pass was not given.
+    """
+
+    sizes: dict[str, int]
+    home: dict[str, Layout] = field(default_factory=dict[str, Layout])
+    at_hand: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
+    steps: list[Step] = field(default_factory=list[Step])
+    alternatives: list[Alternative] = field(default_factory=list[Alternative])
+    recompute: Callable[[Tensor], None] | None = None
+
+    def add(self, step: Step) -> Array:
+        """Append a step; what it makes is at hand from then on."""
+        self.steps.append(step)
+        known = self.at_hand.setdefault(step.output.name, [])
+        if step.output not in known:
+            known.append(step.output)
+        return step.output
+
+    def give(self, array: Array) -> None:
+        """Put an array at hand that no step makes, at home where nothing of it was known."""
+        self.home.setdefault(array.name, array.layout)
+        self.at_hand.setdefault(array.name, []).append(array)
+
+    def array(self, tensor: Tensor) -> Array:
+        """Give a value where it lives; one that lives unreduced and was reduced, as reduced."""
+        if tensor.name not in self.at_hand and self.recompute is not None:
+            self.recompute(tensor)
+        array = Array(tensor, self.home[tensor.name])
+        whole = array.with_layout(array.layout.reduced())
+        return whole if whole in self.at_hand[tensor.name] else array
+
+    def obtain(
+        self,
+        tensor: Tensor,
+        layout: Layout,
+        why: Mapping[Axis, Because] | Reason,
+        span: Span | None = None,
+    ) -> Array:
+        """Give a value in a layout: from what is at hand, by the fewest collectives."""
+        self.array(tensor)
+        known = self.at_hand[tensor.name]
+        wanted = Array(tensor, layout)
+        if wanted in known:
+            return wanted
+        routes = [route(array, layout, self.sizes) for array in known]
+        best = min(
+            range(len(known)),
+            key=lambda i: (
+                sum(isinstance(m.op, AllGather | AllReduce | AllToAll | ReduceScatter) for m in routes[i]),
+                known[i].layout != self.home[tensor.name],
+                len(routes[i]),
+            ),
+        )
+        return self.follow(known[best], routes[best], why, span)
+
+    def follow(
+        self,
+        array: Array,
+        moves: Iterable[Move],
+        why: Mapping[Axis, Because] | Reason,
+        span: Span | None = None,
+    ) -> Array:
+        """Append the steps of a route."""
+        for move in moves:
+            if move.output not in self.at_hand.get(array.name, ()):
+                reason = why if isinstance(why, Reason) else _reason(move, why)
+                self.add(Step(move.op, (array,), move.output, reason.rule, reason.text, span=span))
+            array = move.output
+        return array
+
+    def compute(
+        self,
+        op: Compute,
+        arrays: tuple[Array, ...],
+        result: Tensor,
+        wish: Layout | None,
+        span: Span | None = None,
+    ) -> tuple[Array, Decision]:
+        """Append an operation with what its operands need; its result is as the rules leave it."""
+        decision = decide(op, arrays, result, wish, self.sizes)
+        ready: list[Array] = []
+        for array, stages in zip(arrays, decision.stages, strict=True):
+            for layout in stages:
+                array = self.obtain(array.tensor, layout, decision.because, span)
+            ready.append(array)
+        output = Array(result, decision.result)
+        made = self.add(Step(op, tuple(ready), output, _main_rule(decision), "", span=span))
+        for choice in decision.choices:
+            self.alternatives.append(
+                Alternative(expression_of(op, arrays, output), choice.instead, choice.cheaper_when)
+            )
+        return made, decision
+
+    def local(self, op: Compute, arrays: tuple[Array, ...], result: Tensor, span: Span | None) -> Array | Illegal:
+        """Append an operation that may not communicate, or say why it can't be done so."""
+        layout = local(op, arrays, result)
+        if isinstance(layout, Illegal):
+            return layout
+        return self.add(Step(op, arrays, Array(result, layout), "local", "", span=span))
+
+
+def expression_of(op: Compute, arrays: tuple[Array, ...], output: Array) -> str:
+    """Print an operation over operands as they were given."""
+    return f"{expression(op, [str(array) for array in arrays])} -> {output}"
+
+
+def _main_rule(decision: Decision) -> str:
+    names = list(dict.fromkeys(because.rule.name for because in decision.because.values()))
+    return ", ".join(names) or "local"
+
+
+def _reason(move: Move, because: Mapping[Axis, Because]) -> Reason:
+    """Give the reason of a move: that of its axes."""
+    axes = getattr(move.op, "axes", ())
+    found = [because[axis] for axis in axes if axis in because]
+    if not found:
+        return Reason("reshard", f"the value is wanted as {move.output}")
+    rules = list(dict.fromkeys(b.rule.name for b in found))
+    texts = list(dict.fromkeys(b.reason for b in found))
+    return Reason(", ".join(rules), "; ".join(texts))

@@ -1,0 +1,211 @@
+"""What can be wrong with layouts: the mistakes that rules and passes report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Mistake, Severity
+
+
+@dataclass(frozen=True)
+class IllegalStep(Mistake):
+    """`AllGather_Y(W[D_X, F])`: nothing of W is split over Y."""
+
+    code: ClassVar[str] = "SH301"
+    title: ClassVar[str] = "not possible as it stands"
+
+    why: str
+    instead: str | None = None
+
+    def message(self) -> str:
+        """Say what is wrong."""
+        return self.why
+
+    def hint(self) -> str | None:
+        """Say what would do."""
+        return self.instead
+
+
+@dataclass(frozen=True)
+class LocalResult(Mistake):
+    """`C[I, K] = A[I, J_X] ·_J B[J_X, K]` in an explicit program gives `C[I, K]{U_X}`."""
+
+    code: ClassVar[str] = "SH302"
+    title: ClassVar[str] = "another layout comes out"
+
+    made: str
+    declared: str
+    instead: str | None = None
+
+    def message(self) -> str:
+        """Say what comes out."""
+        return f"this gives {self.made}, and the line says {self.declared}"
+
+    def hint(self) -> str | None:
+        """Say which collective is missing, if that is known."""
+        return self.instead
+
+
+@dataclass(frozen=True)
+class CannotCommunicate(Mistake):
+    """`A[I, J_X] ·_LOCAL B[J, K]`: the shards don't fit each other."""
+
+    code: ClassVar[str] = "SH303"
+    title: ClassVar[str] = "not a local product"
+
+    why: str
+
+    def message(self) -> str:
+        """Say why the shards can't be multiplied."""
+        return f"·_LOCAL multiplies the shards as they are: {self.why}"
+
+    def hint(self) -> str | None:
+        """Offer the product that may communicate."""
+        return "write · or ·_D to let the collectives be inferred"
+
+
+@dataclass(frozen=True)
+class NotAvailable(Mistake):
+    """`Tmp = In[B_X, D] ·_D W`: no earlier line made `In[B_X, D]`."""
+
+    code: ClassVar[str] = "SH401"
+    title: ClassVar[str] = "not made by an earlier line"
+
+    wanted: str
+    known: tuple[str, ...]
+    step: str | None = None
+    dropped: bool = False
+
+    def message(self) -> str:
+        """Say what is missing and what there is."""
+        if self.dropped:
+            return (
+                f"{self.wanted} was made in the forward pass from parameters alone, and is dropped "
+                "at its end"
+            )
+        if not self.known:
+            return f"{self.wanted} is not defined by an earlier line"
+        return f"{self.wanted} is not made by an earlier line: there is {', '.join(self.known)}"
+
+    def hint(self) -> str | None:
+        """Give the lines that would make it."""
+        if self.step is None:
+            return None
+        more = " (or --keep-gathered weights)" if self.dropped else ""
+        return f"add: {self.step}{more}"
+
+
+@dataclass(frozen=True)
+class WrongGradient(Mistake):
+    """`dW[D, F]{U_X}` is the last of dW, and W lives as `W[D, F]`."""
+
+    code: ClassVar[str] = "SH402"
+    title: ClassVar[str] = "a gradient ends in another layout than its leaf"
+
+    gradient: str
+    leaf: str
+    step: str | None = None
+
+    def message(self) -> str:
+        """Say where the gradient ends."""
+        return f"the gradient of {self.leaf} ends as {self.gradient}"
+
+    def hint(self) -> str | None:
+        """Give the line that is missing."""
+        return None if self.step is None else f"add: {self.step}"
+
+
+@dataclass(frozen=True)
+class WrongCotangent(Mistake):
+    """`Out` ends as `Out[B, D]{U_Y}`, and the backward pass takes `dOut[B, D_Y]`."""
+
+    code: ClassVar[str] = "SH403"
+    title: ClassVar[str] = "an output and its cotangent differ"
+
+    output: str
+    cotangent: str
+    expected: str
+    step: str | None = None
+
+    def message(self) -> str:
+        """Say which is which."""
+        return (
+            f"the output ends as {self.output}, so its cotangent arrives as {self.expected}, and "
+            f"the backward pass takes {self.cotangent}"
+        )
+
+    def hint(self) -> str | None:
+        """Give the line that is missing."""
+        return None if self.step is None else f"add: {self.step}"
+
+
+@dataclass(frozen=True)
+class Repeated(Mistake):
+    """The same collective twice: the second makes nothing new."""
+
+    code: ClassVar[str] = "SH451"
+    title: ClassVar[str] = "made already"
+    severity: ClassVar[Severity] = "warning"
+
+    made: str
+
+    def message(self) -> str:
+        """Say what is there already."""
+        return f"{self.made} is made already by an earlier line of this pass"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "leave this line out"
+
+
+@dataclass(frozen=True)
+class Unused(Mistake):
+    """A collective whose result nothing reads."""
+
+    code: ClassVar[str] = "SH452"
+    title: ClassVar[str] = "used by nothing"
+    severity: ClassVar[Severity] = "warning"
+
+    made: str
+
+    def message(self) -> str:
+        """Say what is not used."""
+        return f"no later line reads {self.made}, and it is no result"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "leave this line out"
+
+
+@dataclass(frozen=True)
+class DefinedTwice(Mistake):
+    """A value computed by two lines of a pass."""
+
+    code: ClassVar[str] = "SH404"
+    title: ClassVar[str] = "computed twice"
+
+    name: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"{self.name} is computed by an earlier line already"
+
+
+@dataclass(frozen=True)
+class UnknownGradient(Mistake):
+    """`backward:` reads `dFoo` before a line makes it, and Foo is no output."""
+
+    code: ClassVar[str] = "SH405"
+    title: ClassVar[str] = "not given"
+
+    name: str
+    given: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is given."""
+        return f"{self.name} is not made by an earlier line, and only cotangents of outputs are given"
+
+    def hint(self) -> str | None:
+        """List what is given."""
+        return f"given: {', '.join(self.given)}" if self.given else None

@@ -1,0 +1,149 @@
+"""Which layouts a computation can be done in with no communication, and what comes out.
+
+This is the type checker of plans: a step of an explicit program is legal exactly if `local` gives
+its result's layout.
+"""
+
+from __future__ import annotations
+
+from shardlang.ir.ops import Compute, Divide, Einsum, Equal, Linear, Map, Reduce
+from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, Tensor, subscript
+from shardlang.rules.collectives import Illegal
+
+
+def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
+    """Give every dim of some operand, in order of appearance."""
+    return tuple(dict.fromkeys(dim for array in arrays for dim in array.tensor.dims))
+
+
+def summed(op: Compute) -> tuple[Dim, ...]:
+    """Give the dims that an operation combines along."""
+    match op:
+        case Einsum(contracted):
+            return contracted
+        case Reduce(_, dims):
+            return dims
+        case _:
+            return ()
+
+
+def partial_rule(op: Compute, arrays: tuple[Array, ...], axis: Axis) -> Illegal | Reduction | None:
+    """Say what partial results over one axis make of an operation's result.
+
+    None: no operand is partial over it. A reduction: the result is partial in that way, because the
+    operation is linear in it. Illegal: the operation would mix sums up.
+    """
+    partial = [a for a in arrays if axis in a.layout.unreduced]
+    if not partial:
+        return None
+    kinds = {a.layout.reduction for a in partial}
+    if isinstance(op, Reduce) and kinds == {op.combines}:
+        return op.combines
+    if kinds != {"sum"}:
+        return Illegal(f"{partial[0]} holds partial maxima, which have to be combined first")
+    if isinstance(op, Einsum):
+        if len(partial) > 1:
+            return Illegal(
+                f"{partial[0]} and {partial[1]} are both partial sums over {axis}: the product of "
+                "two sums is not the sum of the products"
+            )
+        return "sum"
+    if isinstance(op, Linear):
+        if len(partial) < len(arrays):
+            other = next(a for a in arrays if a not in partial)
+            return Illegal(
+                f"{other} is whole on every device of {axis}, and {partial[0]} is a partial sum: "
+                f"{other.name} would be added once for every device",
+                f"reduce {partial[0].name} first, or Mask{subscript((axis,))}({other})",
+            )
+        if op.constant:
+            return Illegal(
+                f"{partial[0]} is a partial sum over {axis}: the constant would be added once for "
+                "every device"
+            )
+        return "sum"
+    if isinstance(op, Divide):
+        if axis in arrays[1].layout.unreduced:
+            return Illegal(f"{arrays[1]} is a partial sum over {axis}: divide by the whole sum")
+        return "sum"
+    return Illegal(
+        f"{partial[0]} is a partial sum over {axis}, and {_name(op)} of a sum is not the sum of "
+        f"{_name(op)}",
+        "reduce it first",
+    )
+
+
+def _name(op: Compute) -> str:
+    match op:
+        case Map(function):
+            return function
+        case Reduce(kind, _):
+            return kind
+        case Equal():
+            return "equal"
+        case _:
+            return type(op).__name__
+
+
+def local(
+    op: Compute, arrays: tuple[Array, ...], result: Tensor, declared: Layout | None = None
+) -> Layout | Illegal:
+    """Give the layout of a result computed with no communication, or say why that can't be.
+
+    `declared` settles what the operands leave open: how a broadcast dim, which no operand has, is
+    split.
+    """
+    sharding: dict[Dim, tuple[Axis, ...]] = {}
+    owner: dict[Dim, Array] = {}
+    for array in arrays:
+        for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
+            if dim not in owner:
+                owner[dim], sharding[dim] = array, axes
+            elif sharding[dim] != axes:
+                return Illegal(
+                    f"{dim} is split as {dim}{subscript(sharding[dim])} in {owner[dim]} and as "
+                    f"{dim}{subscript(axes)} in {array}"
+                )
+    gone = summed(op)
+    place: dict[Axis, Dim] = {}
+    for dim, axes in sharding.items():
+        for axis in axes:
+            if axis in place:
+                return Illegal(
+                    f"{axis} splits {place[axis]} of {owner[place[axis]]} and {dim} of "
+                    f"{owner[dim]}: only the diagonal blocks of the product would exist",
+                    f"gather one of them over {axis}",
+                )
+            place[axis] = dim
+    unreduced: set[Axis] = set()
+    reduction: Reduction = "sum"
+    for axis in sorted({a for array in arrays for a in array.layout.unreduced}):
+        found = partial_rule(op, arrays, axis)
+        if isinstance(found, Illegal):
+            return found
+        assert found is not None
+        if axis in place:
+            dim = place[axis]
+            return Illegal(
+                f"{owner[dim]} is split over {axis}, over which another operand is a partial sum"
+            )
+        unreduced.add(axis)
+        reduction = found
+    made = [axis for dim in gone for axis in sharding.get(dim, ())]
+    if made:
+        combines = op.combines if isinstance(op, Reduce) else "sum"
+        if unreduced and reduction != combines:
+            return Illegal("partial sums and partial maxima can't stand in one array")
+        unreduced.update(made)
+        reduction = combines
+    out: list[tuple[Axis, ...]] = []
+    for index, dim in enumerate(result.dims):
+        if dim in sharding and dim not in gone:
+            out.append(sharding[dim])
+        else:
+            out.append(declared.sharding[index] if declared is not None else ())
+    layout = Layout(tuple(out), frozenset(unreduced), reduction)
+    twice = layout.duplicates()
+    if twice:
+        return Illegal(f"{twice[0]} would stand twice in {Array(result, layout)}")
+    return layout

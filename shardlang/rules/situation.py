@@ -1,0 +1,471 @@
+"""Where the axes stand in one operation, and what the table's rows make of it.
+
+`decide` gives the layout that each operand is wanted in, the layout that the local result then has,
+and, for each axis that something is done about, the row and its reason. It makes no steps and
+chooses no collective: that is `passes.reshard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Array, Axis, Dim, Layout, Tensor
+from shardlang.rules.collectives import Illegal
+from shardlang.rules.local import local, partial_rule, summed
+from shardlang.rules.price import condition
+from shardlang.rules.table import Action, Partial, Rule, Split, Wish, lookup
+
+Axes = tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """The row that settled an axis, with its reason in the notation's words."""
+
+    rule: Rule
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice that sizes would settle: what else could be done, and when that is cheaper."""
+
+    axis: Axis
+    instead: str
+    cheaper_when: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an operation needs: the operands' layouts, in stages, and the local result's layout.
+
+    `stages` gives for each operand the layouts to go through: a gather by case 2 comes before the
+    slice that the target asks for.
+    """
+
+    stages: tuple[tuple[Layout, ...], ...]
+    result: Layout
+    because: Mapping[Axis, Because]
+    choices: tuple[Choice, ...]
+
+
+def _common_prefix(lists: Iterable[Axes]) -> Axes:
+    first, *rest = lists
+    for other in rest:
+        length = 0
+        while length < min(len(first), len(other)) and first[length] == other[length]:
+            length += 1
+        first = first[:length]
+    return first
+
+
+def cheaper(left: Monomial, right: Monomial, sizes: Mapping[str, int]) -> bool | None:
+    """Say whether one size is less than another, or None where that depends on symbols."""
+    ratio = (left / right).evaluate(sizes).number
+    return None if ratio is None else ratio < 1
+
+
+@dataclass
+class _Situation:
+    """One operation, looked at axis by axis."""
+
+    op: Compute
+    arrays: tuple[Array, ...]
+    tensor: Tensor
+    wish: Layout | None
+    sizes: Mapping[str, int]
+    gone: tuple[Dim, ...] = ()
+    lists: dict[Dim, Axes] = field(default_factory=dict[Dim, Axes])
+    home: dict[Axis, Dim] = field(default_factory=dict[Axis, Dim])
+    whole: set[Axis] = field(default_factory=set[Axis])
+    reduced: set[tuple[int, Axis]] = field(default_factory=set[tuple[int, Axis]])
+    masked: set[tuple[int, Axis]] = field(default_factory=set[tuple[int, Axis]])
+    sliced: set[Axis] = field(default_factory=set[Axis])
+    lonely: set[Axis] = field(default_factory=set[Axis])
+    because: dict[Axis, Because] = field(default_factory=dict[Axis, Because])
+    choices: list[Choice] = field(default_factory=list[Choice])
+
+    # --- where things stand -------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Settle, dim by dim, which axes the operands can split it over alike."""
+        self.gone = summed(self.op)
+        lists: dict[Dim, list[Axes]] = {}
+        for array in self.arrays:
+            for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
+                lists.setdefault(dim, []).append(axes)
+        for dim, found in lists.items():
+            self.lists[dim] = (
+                _common_prefix(found) if dim in self.gone else self._shared(dim, found)
+            )
+
+    def _shared(self, dim: Dim, found: list[Axes]) -> Axes:
+        """Choose how a kept dim is split: as its longest split, if the others are beginnings of it.
+
+        Where they are not, as the wish has it, else as in the operand that is dearest to gather,
+        else as in the first.
+        """
+        longest = max(found, key=len)
+        if all(longest[: len(axes)] == axes for axes in found):
+            return longest
+        wanted = self.wished(dim)
+        if wanted in found:
+            return wanted
+        owners = [a for a in self.arrays if dim in a.tensor.dims and a.axes(dim)]
+        best = owners[0]
+        for other in owners[1:]:
+            if cheaper(best.local_bytes, other.local_bytes, self.sizes):
+                best = other
+        return best.axes(dim)
+
+    def wished(self, dim: Dim) -> Axes:
+        """Give the axes that the wish splits a dim of the result over."""
+        if self.wish is None or dim not in self.tensor.dims:
+            return ()
+        return self.wish.sharding[self.tensor.dims.index(dim)]
+
+    def wish_dim(self, axis: Axis) -> Dim | None:
+        """Give the result's dim that the wish splits over an axis."""
+        if self.wish is None:
+            return None
+        for dim, axes in zip(self.tensor.dims, self.wish.sharding, strict=True):
+            if axis in axes:
+                return dim
+        return None
+
+    def partials(self, axis: Axis) -> list[int]:
+        """Give the operands that are still partial over an axis."""
+        return [
+            index
+            for index, array in enumerate(self.arrays)
+            if axis in array.layout.unreduced and (index, axis) not in self.reduced
+        ]
+
+    def partial(self, axis: Axis) -> Partial:
+        """Say what partial results over an axis mean here."""
+        found = self.partials(axis)
+        if not found:
+            return Partial.NONE
+        arrays = tuple(
+            array if (index, axis) not in self.reduced else array.with_layout(array.layout.reduced())
+            for index, array in enumerate(self.arrays)
+        )
+        if not isinstance(partial_rule(self.op, arrays, axis), Illegal):
+            return Partial.PASSES
+        some = isinstance(self.op, Linear) and not self.op.constant and len(found) < len(arrays)
+        sums = all(self.arrays[index].layout.reduction == "sum" for index in found)
+        if some and sums and self.wish is not None and axis in self.wish.unreduced:
+            return Partial.MASKS
+        return Partial.BLOCKED
+
+    def split(self, axis: Axis) -> tuple[Split, list[Dim], list[tuple[int, Dim]]]:
+        """Say where an axis splits the operands: the kept dims, and the operands with others."""
+        kept = [d for d, axes in self.lists.items() if d not in self.gone and axis in axes]
+        aligned = [d for d, axes in self.lists.items() if d in self.gone and axis in axes]
+        lone = [
+            (index, dim)
+            for index, array in enumerate(self.arrays)
+            for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
+            if dim in self.gone and axis in axes and axis not in self.lists[dim]
+        ]
+        summed_over = [
+            (index, dim)
+            for dim in aligned
+            for index, array in enumerate(self.arrays)
+            if axis in array.axes(dim)
+        ]
+        if len(kept) > 1:
+            return Split.CLASH, kept, lone + summed_over
+        if kept and (aligned or lone):
+            return Split.MIXED, kept, lone + summed_over
+        if kept:
+            return Split.KEPT, kept, []
+        if len(aligned) == 1 and not lone:
+            return Split.CONTRACTED, aligned, []
+        if aligned or lone:
+            return Split.LONELY, [], lone + summed_over
+        return Split.NOWHERE, [], []
+
+    def wished_for(self, axis: Axis, kept: list[Dim]) -> Wish:
+        """Say where the wanted result has an axis."""
+        if self.wish is None:
+            return Wish.OPEN
+        if axis in self.wish.unreduced:
+            return Wish.PARTIAL
+        dim = self.wish_dim(axis)
+        if dim is None:
+            return Wish.NOWHERE
+        return Wish.SAME if dim in kept else Wish.OTHER
+
+    # --- what is done about it ----------------------------------------------------------------
+
+    def settle(self, axis: Axis) -> None:
+        """Look up the row of an axis and do what it says."""
+        split, kept, others = self.split(axis)
+        rule = lookup(split, self.partial(axis), self.wished_for(axis, kept))
+        match rule.action:
+            case Action.NOTHING | Action.GATHER:
+                self.whole.add(axis)
+                if split is Split.LONELY:
+                    self.lonely.add(axis)
+                    self.explain(rule, axis, others)
+                    self.offer_slice(axis, others)
+                    self.slice_for_wish(axis)
+            case Action.KEEP | Action.SUM:
+                self.home[axis] = kept[0]
+                self.explain(rule, axis, [(self.owner(axis, kept[0]), kept[0])])
+            case Action.KEEP_OR_GATHER:
+                self.keep_or_gather(rule, axis, kept[0])
+            case Action.GATHER_CONTRACTED:
+                self.home[axis] = kept[0]
+                self.explain(rule, axis, others, kept[0])
+            case Action.GATHER_ONE:
+                self.gather_one(rule, axis, kept)
+            case Action.SLICE:
+                self.explain(rule, axis, [])
+                self.slice_for_wish(axis)
+            case Action.SLICE_CONTRACTED:
+                self.explain(rule, axis, others)
+                self.slice_contracted(axis, others)
+            case Action.PASS:
+                self.explain(rule, axis, [(i, None) for i in self.partials(axis)])
+            case Action.MASK:
+                self.explain(rule, axis, [])
+                found = self.partials(axis)
+                self.masked.update((i, axis) for i in range(len(self.arrays)) if i not in found)
+            case Action.REDUCE:
+                self.reduce(rule, axis, split)
+
+    def owner(self, axis: Axis, dim: Dim) -> int:
+        """Give the first operand that an axis splits a dim of."""
+        return next(i for i, array in enumerate(self.arrays) if axis in array.axes(dim))
+
+    def explain(
+        self,
+        rule: Rule,
+        axis: Axis,
+        where: list[tuple[int, Dim | None]] | list[tuple[int, Dim]],
+        other: Dim | None = None,
+    ) -> None:
+        """Remember the row of an axis, its reason filled in; the first row to speak is kept."""
+        tensor, dim = "", ""
+        if where:
+            index, found = where[0]
+            tensor, dim = self.arrays[index].name, "" if found is None else found.name
+        also = ""
+        if other is not None:
+            also = f"{other} of {self.arrays[self.owner(axis, other)].name}"
+        reason = rule.reason.format(axis=axis, tensor=tensor, dim=dim, other=also)
+        self.because.setdefault(axis, Because(rule, reason))
+
+    def reduce(self, rule: Rule, axis: Axis, split: Split) -> None:
+        """Reduce partial operands: all of them, or of a product's several all but one."""
+        found = self.partials(axis)
+        if isinstance(self.op, Einsum) and len(found) > 1 and split is Split.NOWHERE:
+            keep = found[0]
+            for other in found[1:]:
+                if cheaper(self.arrays[keep].local_bytes, self.arrays[other].local_bytes, self.sizes):
+                    keep = other
+            found = [index for index in found if index != keep]
+        self.explain(rule, axis, [(found[0], None)])
+        self.reduced.update((index, axis) for index in found)
+        self.settle(axis)
+
+    def slice_for_wish(self, axis: Axis) -> None:
+        """Let the operands be sliced as the wish has it; `work` drops what can't be."""
+        dim = self.wish_dim(axis)
+        if dim is not None:
+            self.home[axis] = dim
+            self.whole.discard(axis)
+            self.sliced.add(axis)
+
+    def slice_contracted(self, axis: Axis, others: list[tuple[int, Dim]]) -> None:
+        """Let a contracted dim be sliced over an axis that the result is wanted partial over."""
+        dims = [dim for _, dim in others] or [d for d in self.gone if self.divides(d, (axis,))]
+        if not dims:
+            self.mask(axis)
+            return
+        if others:
+            index, dim = others[0]
+            own = self.arrays[index].axes(dim)
+            if self.lists[dim] != own[: own.index(axis)]:
+                self.whole.add(axis)
+                self.mask(axis)
+                return
+            self.lists[dim] = own[: own.index(axis) + 1]
+        else:
+            self.lists[dims[0]] = (*self.lists[dims[0]], axis)
+        self.home[axis] = dims[0]
+
+    def mask(self, axis: Axis) -> None:
+        """Keep on one device of an axis what makes the result a partial sum over it."""
+        match self.op:
+            case Linear(_, constant) if not constant:
+                self.masked.update((index, axis) for index in range(len(self.arrays)))
+            case Einsum() | Divide() | Reduce(kind="sum" | "mean"):
+                self.masked.add((0, axis))
+            case _:
+                pass
+
+    def gathered_bytes(self, axis: Axis, dim: Dim) -> Monomial:
+        """Give the bytes of gathering the dearest operand that an axis splits a dim of."""
+        array = self.arrays[self.owner(axis, dim)]
+        return array.local_bytes * Monomial.of(axis.name)
+
+    def result_bytes(self) -> Monomial:
+        """Give the bytes of the result, split as the operands' kept dims are."""
+        size = self.tensor.elements * self.tensor.dtype.bits / 8
+        axes = {a for d in self.tensor.dims for a in self.lists.get(d, ())}
+        kept = [a for a in sorted(axes) if a not in self.whole and self.home.get(a) not in self.gone]
+        return size / Monomial.of(*(a.name for a in kept))
+
+    def keep_or_gather(self, rule: Rule, axis: Axis, dim: Dim) -> None:
+        """Compute first, or gather the operand first where that is fewer bytes."""
+        array = self.arrays[self.owner(axis, dim)]
+        self.home[axis] = dim
+        after = self.result_bytes() * Monomial.of(axis.name)
+        if self.wish_dim(axis) is not None:
+            after = after / 4
+        before = self.gathered_bytes(axis, dim)
+        sharers = [a for a in self.arrays if axis in a.axes(dim)]
+        if len(sharers) == 1 and before != after:
+            fewer = cheaper(before, after, self.sizes)
+            if fewer:
+                self.home.pop(axis)
+                self.whole.add(axis)
+                self.slice_for_wish(axis)
+            elif fewer is None:
+                self.choices.append(
+                    Choice(axis, f"gather {array} over {axis} first", condition(before, after))
+                )
+        self.explain(rule, axis, [(self.arrays.index(array), dim)])
+
+    def gather_one(self, rule: Rule, axis: Axis, kept: list[Dim]) -> None:
+        """Case 4: keep the axis where the wish has it, else on what is dearest to gather."""
+        wanted = self.wish_dim(axis)
+        survivor = kept[0]
+        if wanted in kept:
+            assert wanted is not None
+            survivor = wanted
+        else:
+            for other in kept[1:]:
+                own, alike = self.gathered_bytes(axis, survivor), self.gathered_bytes(axis, other)
+                fewer = cheaper(own, alike, self.sizes)
+                if fewer:
+                    survivor = other
+                elif fewer is None:
+                    array = self.arrays[self.owner(axis, survivor)]
+                    self.choices.append(
+                        Choice(axis, f"gather {array} over {axis} instead", condition(own, alike))
+                    )
+        loser = next(d for d in kept if d != survivor)
+        self.home[axis] = survivor
+        self.explain(rule, axis, [(self.owner(axis, loser), loser)], survivor)
+        for dim in kept:
+            if dim != survivor:
+                self.lists[dim] = tuple(a for a in self.lists[dim] if a != axis)
+        if self.wish is not None and wanted not in kept:
+            self.keep_or_gather(rule, axis, survivor)
+
+    def offer_slice(self, axis: Axis, others: list[tuple[int, Dim]]) -> None:
+        """Offer case 2's other way: slice the other operand, and reduce the result."""
+        if not isinstance(self.op, Einsum) or len(others) != 1:
+            return
+        index, dim = others[0]
+        array = self.arrays[index]
+        rest = [a for i, a in enumerate(self.arrays) if i != index and dim in a.tensor.dims]
+        if len(rest) != 1 or axis in rest[0].layout.used or array.axes(dim) != (axis,):
+            return
+        scatter = self.wish_dim(axis)
+        verb = f"ReduceScatter_{{{axis},{scatter}}}" if scatter else f"AllReduce_{axis}"
+        after = self.result_bytes() * (1 if scatter else 2)
+        before = self.gathered_bytes(axis, dim)
+        text = f"slice {rest[0]} to {dim}_{axis}, multiply, {verb}({self.tensor.name})"
+        if cheaper(after, before, self.sizes) is not False:
+            self.choices.append(Choice(axis, text, condition(after, before)))
+
+    # --- what comes out -----------------------------------------------------------------------
+
+    def divides(self, dim: Dim, axes: Axes) -> bool:
+        """Say whether axes divide a dim, as far as the sizes are known."""
+        if dim.name not in self.sizes:
+            return True
+        product = 1
+        for axis in axes:
+            product *= self.sizes.get(axis.name, 1)
+        return self.sizes[dim.name] % product == 0
+
+    def work(self) -> dict[Dim, Axes]:
+        """Give the axes that each dim is split over while computing."""
+        work = {
+            dim: tuple(a for a in axes if self.home.get(a) == dim)
+            for dim, axes in self.lists.items()
+        }
+        for dim in self.tensor.dims:
+            base, wanted = work.get(dim, ()), self.wished(dim)
+            if wanted[: len(base)] != base:
+                continue
+            for axis in wanted[len(base) :]:
+                longer = (*base, axis)
+                if axis not in self.sliced or not self.divides(dim, longer):
+                    break
+                base = longer
+            work[dim] = base
+        return work
+
+    def decision(self) -> Decision:
+        """Put the axes' rows together."""
+        work = self.work()
+        stages: list[tuple[Layout, ...]] = []
+        for index, array in enumerate(self.arrays):
+            partial = {
+                axis for axis in array.layout.unreduced if (index, axis) not in self.reduced
+            } | {axis for i, axis in self.masked if i == index}
+            reduction = array.layout.reduction if array.layout.unreduced & partial else "sum"
+            final = Layout(
+                tuple(work[dim] for dim in array.tensor.dims), frozenset(partial), reduction
+            )
+            lonely = [a for a in array.layout.split_axes if a in self.lonely]
+            if lonely and any(a in final.split_axes for a in lonely):
+                first = Layout(
+                    tuple(tuple(a for a in axes if a not in lonely) for axes in final.sharding),
+                    final.unreduced,
+                    final.reduction,
+                )
+                stages.append((first, final))
+            else:
+                stages.append((final,))
+        arrays = tuple(
+            array.with_layout(layouts[-1])
+            for array, layouts in zip(self.arrays, stages, strict=True)
+        )
+        declared = Layout(tuple(work.get(dim, ()) for dim in self.tensor.dims))
+        result = local(self.op, arrays, self.tensor, declared)
+        if isinstance(result, Illegal):
+            raise AssertionError(f"the rules left {arrays}: {result.why}")
+        return Decision(tuple(stages), result, self.because, tuple(self.choices))
+
+
+def decide(
+    op: Compute,
+    arrays: tuple[Array, ...],
+    tensor: Tensor,
+    wish: Layout | None,
+    sizes: Mapping[str, int],
+) -> Decision:
+    """Apply the table to one operation.
+
+    `wish` is the layout wanted for the result, None where nothing is said; `sizes` are those known.
+    """
+    situation = _Situation(op, arrays, tensor, wish, sizes)
+    situation.prepare()
+    axes = {axis for array in arrays for axis in array.layout.used}
+    if wish is not None:
+        axes |= wish.used
+    for axis in sorted(axes):
+        situation.settle(axis)
+    return situation.decision()
+

@@ -1,0 +1,342 @@
+"""A mesh of devices in numpy: runs a plan's steps shard by shard.
+
+It shares no code with the compiler's rules: it knows what each step means from the language's
+definition alone, so that a plan which drops, doubles or misplaces a reduction gives other numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from shardlang.ir import ops
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.types import Array, Axis, Dim
+
+Coordinates = tuple[int, ...]
+Shards = dict[Coordinates, np.ndarray]
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _gelu_grad(x: np.ndarray) -> np.ndarray:
+    c = math.sqrt(2 / math.pi)
+    t = np.tanh(c * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * c * (1 + 3 * 0.044715 * x**2)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "gelu": _gelu,
+    "gelu_grad": _gelu_grad,
+    "silu": lambda x: x * _sigmoid(x),
+    "silu_grad": lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu_grad": lambda x: (x > 0).astype(x.dtype),
+    "square": lambda x: x * x,
+    "square_grad": lambda x: 2 * x,
+    "sqrt": np.sqrt,
+    "sqrt_grad": lambda x: 0.5 / np.sqrt(x),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rsqrt_grad": lambda x: -0.5 * x**-1.5,
+    "reciprocal": lambda x: 1 / x,
+    "reciprocal_grad": lambda x: -1 / x**2,
+    "log": np.log,
+    "log_grad": lambda x: 1 / x,
+    "tanh": np.tanh,
+    "tanh_grad": lambda x: 1 - np.tanh(x) ** 2,
+    "sigmoid": _sigmoid,
+    "sigmoid_grad": lambda x: _sigmoid(x) * (1 - _sigmoid(x)),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+    "softplus_grad": _sigmoid,
+    "abs": np.abs,
+    "abs_grad": np.sign,
+    "sin": np.sin,
+    "sin_grad": np.cos,
+    "cos": np.cos,
+    "cos_grad": lambda x: -np.sin(x),
+    "exp": np.exp,
+}
+
+
+class Simulator:
+    """Runs plans on a mesh with the given sizes; every dim of the plan needs a size."""
+
+    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
+        self.plan = plan
+        self.sizes = dict(sizes)
+        self.axes = [info.axis for info in plan.program.mesh.axes]
+        self.shape = [self.sizes[axis.name] for axis in self.axes]
+        self.values: dict[Array, Shards] = {}
+        self.collectives = 0
+
+    def devices(self) -> Iterator[Coordinates]:
+        return itertools.product(*(range(n) for n in self.shape))
+
+    def index(self, device: Coordinates, axes: tuple[Axis, ...]) -> int:
+        """Give a device's place along axes, the first the outermost."""
+        place = 0
+        for axis in axes:
+            place = place * self.sizes[axis.name] + device[self.axes.index(axis)]
+        return place
+
+    def count(self, axes: tuple[Axis, ...]) -> int:
+        return math.prod(self.sizes[axis.name] for axis in axes)
+
+    def group(self, device: Coordinates, axes: tuple[Axis, ...]) -> list[Coordinates]:
+        """Give the devices that differ from one along axes alone, in their order."""
+        members = []
+        for places in itertools.product(*(range(self.sizes[a.name]) for a in axes)):
+            other = list(device)
+            for axis, place in zip(axes, places, strict=True):
+                other[self.axes.index(axis)] = place
+            members.append(tuple(other))
+        return members
+
+    def region(self, array: Array, device: Coordinates, whole: tuple[int, ...]) -> tuple[slice, ...]:
+        found = []
+        for axes, size in zip(array.layout.sharding, whole, strict=True):
+            block = size // self.count(axes)
+            assert block * self.count(axes) == size
+            start = self.index(device, axes) * block
+            found.append(slice(start, start + block))
+        return tuple(found)
+
+    def scatter(self, array: Array, value: np.ndarray, rng: np.random.Generator) -> Shards:
+        """Split a global value; partial sums are random and add up to it."""
+        partial = tuple(sorted(array.layout.unreduced))
+        assert array.layout.reduction == "sum"
+        parts = [value]
+        if partial:
+            parts = [rng.normal(size=value.shape) * 3 for _ in range(self.count(partial) - 1)]
+            parts.append(value - sum(parts))
+        return {
+            device: parts[self.index(device, partial)][self.region(array, device, value.shape)].copy()
+            for device in self.devices()
+        }
+
+    def collect(self, array: Array) -> np.ndarray:
+        """Join shards to the global value, and demand that copies are equal."""
+        shards = self.values[array]
+        partial = tuple(sorted(array.layout.unreduced))
+        local = next(iter(shards.values())).shape
+        whole = tuple(
+            n * self.count(axes) for n, axes in zip(local, array.layout.sharding, strict=True)
+        )
+        parts = np.full((self.count(partial), *whole), np.nan)
+        for device, shard in shards.items():
+            place = (self.index(device, partial), *self.region(array, device, whole))
+            seen = parts[place]
+            if not np.isnan(seen).any():
+                np.testing.assert_allclose(seen, shard, rtol=1e-9, atol=1e-9, err_msg=f"copies of {array}")
+            parts[place] = shard
+        assert not np.isnan(parts).any()
+        combine = {"sum": np.sum, "max": np.max, "min": np.min}[array.layout.reduction]
+        return combine(parts, axis=0)
+
+    def run(self, step: Step) -> None:
+        inputs = [self.values[array] for array in step.inputs]
+        out: Shards = {}
+        for device in self.devices():
+            out[device] = self.one(step, inputs, device)
+        self.values[step.output] = out
+        self.collectives += step.is_collective
+        expected = tuple(
+            self.sizes[dim.name] // self.count(axes)
+            for dim, axes in zip(step.output.tensor.dims, step.output.layout.sharding, strict=True)
+        )
+        for shard in out.values():
+            assert shard.shape == expected, (step, shard.shape, expected)
+
+    def one(self, step: Step, inputs: list[Shards], device: Coordinates) -> np.ndarray:
+        op = step.op
+        own = [shards[device] for shards in inputs]
+        dims = step.inputs[0].tensor.dims
+        match op:
+            case ops.AllGather(axes, dim):
+                parts = [inputs[0][other] for other in self.group(device, axes)]
+                return np.concatenate(parts, axis=dims.index(dim))
+            case ops.AllReduce(axes):
+                parts = [inputs[0][other] for other in self.group(device, axes)]
+                how = step.inputs[0].layout.reduction
+                return {"sum": np.sum, "max": np.max, "min": np.min}[how](np.stack(parts), axis=0)
+            case ops.ReduceScatter(axes, dim):
+                total = sum(inputs[0][other] for other in self.group(device, axes))
+                return self.block(total, dims.index(dim), axes, device)
+            case ops.AllToAll(axes, source, dim):
+                parts = [
+                    self.block(inputs[0][other], dims.index(dim), axes, device)
+                    for other in self.group(device, axes)
+                ]
+                return np.concatenate(parts, axis=dims.index(source))
+            case ops.Slice(axes, dim):
+                return self.block(own[0], dims.index(dim), axes, device)
+            case ops.Mask(axes):
+                return own[0] if self.index(device, axes) == 0 else np.zeros_like(own[0])
+            case ops.Permute():
+                whole = tuple(self.sizes[dim.name] for dim in dims)
+                wanted = self.region(step.output, device, whole)
+                moved = set(step.inputs[0].layout.split_axes)
+                for other in self.devices():
+                    fixed = all(
+                        a == b
+                        for a, b, axis in zip(device, other, self.axes, strict=True)
+                        if axis not in moved
+                    )
+                    if fixed and self.region(step.inputs[0], other, whole) == wanted:
+                        return inputs[0][other]
+                raise AssertionError(f"no device has what {device} wants in {step}")
+            case _:
+                return self.compute(step, own)
+
+    def block(self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates) -> np.ndarray:
+        blocks = np.split(value, self.count(axes), axis=position)
+        return blocks[self.index(device, axes)]
+
+    def local_shape(self, array: Array) -> tuple[int, ...]:
+        return tuple(
+            self.sizes[dim.name] // self.count(axes)
+            for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
+        )
+
+    def compute(self, step: Step, own: list[np.ndarray]) -> np.ndarray:
+        dims = [array.tensor.dims for array in step.inputs]
+        return np.broadcast_to(
+            compute(step.op, own, dims, step.output.tensor.dims, self.sizes),
+            self.local_shape(step.output),
+        ).copy()
+
+
+def compute(
+    op: ops.Compute,
+    values: list[np.ndarray],
+    dims: list[tuple[Dim, ...]],
+    out: tuple[Dim, ...],
+    sizes: Mapping[str, int],
+) -> np.ndarray:
+    """Compute an operation by dim name; `sizes` are global."""
+
+    def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
+        order = [d for d in out if d in own]
+        moved = np.transpose(value, [own.index(d) for d in order])
+        shape = iter(moved.shape)
+        return moved.reshape([next(shape) if d in own else 1 for d in out])
+
+    match op:
+        case ops.Einsum(contracted):
+            letters = {d: i for i, d in enumerate(dict.fromkeys(d for own in dims for d in own))}
+            kept = [d for d in out if d in letters]
+            assert set(letters) - set(kept) == set(contracted), (op, dims, out)
+            args: list[object] = []
+            for value, own in zip(values, dims, strict=True):
+                args += [value, [letters[d] for d in own]]
+            result = np.einsum(*args, [letters[d] for d in kept])
+            return lined_up(result, tuple(kept))
+        case ops.Linear(coefficients, constant):
+            total: np.ndarray = np.asarray(float(constant))
+            for c, value, own in zip(coefficients, values, dims, strict=True):
+                factor = float(c.value) / math.prod(sizes[d.name] for d in c.per)
+                total = total + factor * lined_up(value, own)
+            return total
+        case ops.Map(function):
+            return lined_up(FUNCTIONS[function](values[0]), dims[0])
+        case ops.Divide():
+            return lined_up(values[0], dims[0]) / lined_up(values[1], dims[1])
+        case ops.Equal():
+            return (lined_up(values[0], dims[0]) == lined_up(values[1], dims[1])).astype(float)
+        case ops.Reduce(kind, gone):
+            places = tuple(dims[0].index(d) for d in gone)
+            kept = tuple(d for d in dims[0] if d not in gone)
+            if kind == "mean":
+                n = math.prod(sizes[d.name] for d in gone)
+                return lined_up(values[0].sum(axis=places) / n, kept)
+            return lined_up(getattr(np, kind)(values[0], axis=places), kept)
+
+
+def reference(plan: Plan, leaves: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Evaluate the program's statements on whole arrays."""
+    values = dict(leaves)
+    for statement in plan.program.statements:
+        if statement.section != "forward":
+            continue
+        operands = [values[use.tensor.name] for use in statement.operands]
+        if not isinstance(statement.op, ops.Compute):
+            values[statement.result.name] = operands[0]
+            continue
+        out = tuple(sizes[d.name] for d in statement.result.dims)
+        own = [use.tensor.dims for use in statement.operands]
+        found = compute(statement.op, operands, own, statement.result.dims, sizes)
+        values[statement.result.name] = np.broadcast_to(found, out)
+    return values
+
+
+def small_sizes(plan: Plan, axis: int = 2) -> dict[str, int]:
+    """Give every axis and dim of a program a small size that divides."""
+    known = dict(plan.program.sizes.known)
+    for info in plan.program.mesh.axes:
+        known.setdefault(info.axis.name, axis)
+    devices = math.prod(known[info.axis.name] for info in plan.program.mesh.axes)
+    for info in plan.program.dims:
+        known.setdefault(info.dim.name, devices)
+    return known
+
+
+def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = None) -> Simulator:
+    """Run a plan on mixed-sign data and compare values and gradients with the unsharded program.
+
+    Gradients are compared with central differences of the reference along random directions, which
+    know nothing of the backward rules.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = dict(sizes or small_sizes(plan))
+    run = Simulator(plan, sizes)
+    leaves = {
+        leaf.array.name: rng.normal(size=[sizes[d.name] for d in leaf.array.tensor.dims])
+        for leaf in plan.program.leaves
+    }
+    for leaf in plan.program.leaves:
+        run.values[leaf.array] = run.scatter(leaf.array, leaves[leaf.array.name], rng)
+    for step in plan.forward:
+        run.run(step)
+    expected = reference(plan, leaves, sizes)
+    for output in plan.outputs:
+        np.testing.assert_allclose(
+            run.collect(output), expected[output.name], rtol=1e-7, atol=1e-7, err_msg=str(output)
+        )
+    if not plan.backward and not plan.gradients:
+        return run
+    given = {}
+    for output in plan.outputs:
+        given[output.name] = rng.normal(size=expected[output.name].shape)
+    for cotangent in plan.cotangents:
+        run.values[cotangent] = run.scatter(cotangent, given[cotangent.name[1:]], rng)
+    for step in plan.backward:
+        run.run(step)
+    cotangents = {cotangent.name[1:] for cotangent in plan.cotangents}
+    for gradient in plan.gradients:
+        name = gradient.leaf.name
+        found = run.collect(gradient.gradient)
+        direction = rng.normal(size=leaves[name].shape)
+        step = 1e-6
+        ends = []
+        for sign in (1, -1):
+            moved = {**leaves, name: leaves[name] + sign * step * direction}
+            values = reference(plan, moved, sizes)
+            ends.append(sum(np.sum(given[n] * values[n]) for n in cotangents))
+        slope = (ends[0] - ends[1]) / (2 * step)
+        scale = max(1.0, float(np.abs(found * direction).sum()))
+        np.testing.assert_allclose(
+            np.sum(found * direction) / scale, slope / scale, rtol=0, atol=2e-6,
+            err_msg=f"gradient of {name}",
+        )  # fmt: skip
+    return run
+
+

@@ -39,7 +39,7 @@ I, J, K = map(Dim, "IJK")
 ONE = Coefficient()
 
 
-@pytest.mark.parametrize(("split", "partial", "wish"), itertools.product(Split, Partial, Wish))
+@pytest.mark.parametrize(("split", "partial", "wish"), list(itertools.product(Split, Partial, Wish)))
 def test_every_situation_has_exactly_one_row(split: Split, partial: Partial, wish: Wish) -> None:
     """No situation of an axis is left out, and none is claimed by two rows."""
     rows = [rule for rule in RULES if rule.holds(split, partial, wish)]

@@ -6,13 +6,13 @@ diagnostic at each line that is not legal; the rest is checked as if that line w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardlang.diagnostics import Label, Reporter
 from shardlang.ir.ops import Compute, Linear, Relayout
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
-from shardlang.ir.program import Program, Statement, Use
+from shardlang.ir.program import Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.backward import gradient_of, parameters_alone, relays
 from shardlang.passes.critical import mark_critical
@@ -22,6 +22,7 @@ from shardlang.rules.collectives import Illegal
 from shardlang.rules.errors import (
     DefinedTwice,
     IllegalStep,
+    LeafElsewhere,
     LocalResult,
     NotAvailable,
     Repeated,
@@ -52,6 +53,7 @@ class _Checker:
     cotangents: dict[str, Array] = field(default_factory=dict[str, Array])
     outputs: dict[str, Array] = field(default_factory=dict[str, Array])
     spans: dict[Array, Span] = field(default_factory=dict[Array, Span])
+    moved: frozenset[Array] = frozenset()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -60,7 +62,8 @@ class _Checker:
 
     def line(self, statement: Statement) -> None:
         """Check one line and append its step."""
-        arrays = tuple(self.operand(use) for use in statement.operands)
+        moved = isinstance(statement.op, Relayout)
+        arrays = tuple(self.operand(use, moved=moved) for use in statement.operands)
         made = self.result(statement, arrays)
         if isinstance(made, Illegal):
             self.reporter.report(statement.span, IllegalStep(made.why, made.hint))
@@ -88,7 +91,7 @@ class _Checker:
             return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
         return local(statement.op, arrays, statement.result, statement.target)
 
-    def operand(self, use: Use) -> Array:
+    def operand(self, use: Use, *, moved: bool) -> Array:
         """Give an operand, which has to be at hand in the layout that the line names."""
         known = self.at_hand.get(use.tensor.name, {})
         if use.layout is None:
@@ -98,18 +101,22 @@ class _Checker:
         array = Array(use.tensor, layout)
         self.read.add(array)
         if layout not in known:
-            self.unavailable(use, array, tuple(known))
+            self.unavailable(use, array, tuple(known), moved=moved)
             self.at_hand.setdefault(use.tensor.name, {})[layout] = None
         return array
 
-    def unavailable(self, use: Use, array: Array, known: tuple[Layout, ...]) -> None:
-        """Report an operand that no earlier line made."""
+    def unavailable(
+        self, use: Use, array: Array, known: tuple[Layout, ...], *, moved: bool
+    ) -> None:
+        """Report an operand that no earlier line made.
+
+        A cotangent that a collective takes in another layout than the output's says that the output
+        was meant to end otherwise; one that a product takes was not gathered.
+        """
         cotangent = self.cotangents.get(array.name)
-        if cotangent is not None and known == (cotangent.layout,):
-            output = self.outputs[array.name]
-            if output.layout.unreduced:
-                self.wrong_cotangent(use.span, array, cotangent, output)
-                return
+        if cotangent is not None and known == (cotangent.layout,) and moved:
+            self.wrong_cotangent(use.span, array, cotangent, self.outputs[array.name])
+            return
         if not known and array.name not in self.outputs and array.name.startswith("d"):
             given = tuple(str(a) for a in self.cotangents.values())
             self.reporter.report(use.span, UnknownGradient(str(array), given))
@@ -190,6 +197,16 @@ class _Checker:
             if wanted.layout in known:
                 found.append(Gradient(leaf.array, wanted))
                 continue
+            if not last.layout.unreduced and not leaf.declared and leaf.array not in self.moved:
+                own = leaf.array.with_layout(last.layout)
+                self.reporter.report(
+                    leaf.span,
+                    LeafElsewhere(
+                        str(leaf.array), str(last), str(own), self.missing(own, leaf.array)
+                    ),
+                    [Label(self.spans.get(last, leaf.span), f"ends as {last}")],
+                )
+                continue
             self.reporter.report(
                 self.spans.get(last, leaf.span),
                 WrongGradient(str(last), str(leaf.array), self.missing(last, wanted)),
@@ -218,7 +235,9 @@ def check_explicit(
     program: Program, reporter: Reporter, *, keep_gathered: bool, forward_only: bool
 ) -> Plan:
     """Check an explicit program line by line, and give the plan that it is."""
-    checker = _Checker(program, reporter, keep_gathered, _forward_alone(program))
+    moved = _taken_unmade(program)
+    program = _settle_leaves(program, moved)
+    checker = _Checker(program, reporter, keep_gathered, _forward_alone(program), moved=moved)
     for leaf in program.leaves:
         checker.at_hand[leaf.array.name] = {leaf.array.layout: None}
     statements = tuple(s for s in program.statements if s.section == "forward")
@@ -252,6 +271,31 @@ def check_explicit(
         gradients,
         keep_gathered=keep_gathered,
     )
+
+
+def _taken_unmade(program: Program) -> frozenset[Array]:
+    """Give what collectives take and no line makes: that is where a leaf lives, wherever else it
+    is mentioned first.
+    """
+    made = {Array(s.result, s.target) for s in program.statements if s.target is not None}
+    taken = {
+        Array(s.operands[0].tensor, s.operands[0].layout)
+        for s in program.statements
+        if isinstance(s.op, Relayout) and s.operands[0].layout is not None
+    }
+    return frozenset(taken - made)
+
+
+def _settle_leaves(program: Program, moved: frozenset[Array]) -> Program:
+    """Let each leaf live where collectives take it from, if its first mention says otherwise."""
+    leaves: list[Leaf] = []
+    for leaf in program.leaves:
+        homes = [array for array in moved if array.tensor == leaf.array.tensor]
+        if leaf.declared or len(homes) != 1:
+            leaves.append(leaf)
+        else:
+            leaves.append(replace(leaf, array=homes[0]))
+    return replace(program, leaves=tuple(leaves))
 
 
 def _forward_alone(program: Program) -> frozenset[str]:

@@ -50,10 +50,14 @@ def _operands(state: Lowering, statement: Statement) -> tuple[Array, ...]:
 
 
 def _relayout_request(state: Lowering, statement: Statement) -> Array:
-    array = operand(state, statement, 0)
     assert statement.target is not None
+    use = statement.operands[0]
+    array = operand(state, statement, 0)
     reason = Reason("asked", f"the line asks for {array.with_layout(statement.target)}")
-    return state.obtain(array.tensor, statement.target, reason, statement.span)
+    if use.layout is None:
+        return state.obtain(array.tensor, statement.target, reason, statement.span)
+    moves = route(array, statement.target, state.sizes)
+    return state.follow(array, moves, reason, statement.span)
 
 
 def _explicit_relayout(state: Lowering, statement: Statement, reporter: Reporter) -> Array | None:

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Compute, ReduceScatter
+from shardlang.ir.ops import Collective, Compute
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Layout, Tensor
 from shardlang.passes.reshard import Move, route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
+from shardlang.rules.price import book_bytes
 from shardlang.rules.situation import Because, Decision, decide
 from shardlang.source import Span
+
+
+NOMINAL = 8
+"""What a size that is not known counts as, where two ways to the same layout are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,18 @@ class Lowering:
         self.at_hand.setdefault(array.name, []).append(array)
 
     def array(self, tensor: Tensor) -> Array:
-        """Give a value where it lives; one that lives unreduced and was reduced, as reduced."""
+        """Give a value where it lives; one that lives unreduced and was reduced, as it was reduced.
+
+        So no value is reduced twice, and what compares a value with its own maximum sees the same
+        bits in both.
+        """
         if tensor.name not in self.at_hand and self.recompute is not None:
             self.recompute(tensor)
         array = Array(tensor, self.home[tensor.name])
-        whole = array.with_layout(array.layout.reduced())
-        return whole if whole in self.at_hand[tensor.name] else array
+        if array.layout.unreduced:
+            whole = [a for a in self.at_hand[tensor.name] if not a.layout.unreduced]
+            return whole[0] if whole else array
+        return array
 
     def obtain(
         self,
@@ -78,16 +90,20 @@ class Lowering:
         wanted = Array(tensor, layout)
         if wanted in known:
             return wanted
-        routes = [route(array, layout, self.sizes) for array in known]
-        best = min(
-            range(len(known)),
-            key=lambda i: (
-                sum(isinstance(m.op, AllGather | AllReduce | AllToAll | ReduceScatter) for m in routes[i]),
-                known[i].layout != self.home[tensor.name],
-                len(routes[i]),
-            ),
-        )
-        return self.follow(known[best], routes[best], why, span)
+        routes = [(array, route(array, layout, self.sizes)) for array in known]
+        source, moves = min(routes, key=lambda found: self.price(*found))
+        return self.follow(source, moves, why, span)
+
+    def price(self, source: Array, moves: list[Move]) -> tuple[int, Fraction, bool, int]:
+        """Order routes to a layout: by collectives, then by bytes at nominal sizes, then from home."""
+        collectives, moved, array = 0, Fraction(0), source
+        for move in moves:
+            size = book_bytes(move.op, array, move.output).evaluate(self.sizes)
+            nominal = {name: NOMINAL for name, _ in size.powers}
+            moved += size.evaluate(nominal).coefficient
+            collectives += isinstance(move.op, Collective)
+            array = move.output
+        return collectives, moved, source.layout != self.home[source.name], len(moves)
 
     def follow(
         self,

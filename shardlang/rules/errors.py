@@ -141,6 +141,30 @@ class WrongCotangent(Mistake):
 
 
 @dataclass(frozen=True)
+class LeafElsewhere(Mistake):
+    """A product takes `In[B, D]` and the gradient ends as `dIn[B, D_Y]`: In was not gathered."""
+
+    code: ClassVar[str] = "SH406"
+    title: ClassVar[str] = "not where its gradient is"
+
+    taken: str
+    gradient: str
+    home: str
+    step: str | None = None
+
+    def message(self) -> str:
+        """Say what does not fit."""
+        return (
+            f"{self.taken} is not made by an earlier line, and its gradient ends as {self.gradient}, "
+            f"so it would live as {self.home}"
+        )
+
+    def hint(self) -> str | None:
+        """Give the line that is missing."""
+        return None if self.step is None else f"add: {self.step}"
+
+
+@dataclass(frozen=True)
 class Repeated(Mistake):
     """The same collective twice: the second makes nothing new."""
 

@@ -201,9 +201,9 @@ RULES: tuple[Rule, ...] = (
         "partial-reduce-split", "section 3, what is not linear", Action.REDUCE,
         split=[s for s in Split if s is not Split.NOWHERE],
         partial=[Partial.PASSES, Partial.MASKS],
-        example=("A[I, J]{U_X} + B[I_X, J] -> C[I_X, J]",
-                 ("A[I_X, J] = ReduceScatter_{X,I}(A[I, J]{U_X})",
-                  "C[I_X, J] = A[I_X, J] + B[I_X, J]")),
+        example=("A[I, J]{U_X} · B[J, K_X] -> C[I, K_X]",
+                 ("A[I, J] = AllReduce_X(A[I, J]{U_X})",
+                  "C[I, K_X] = A[I, J] ·_J B[J, K_X]")),
         reason="{tensor} is a partial sum over {axis}, which splits another operand",
     ),
 )  # fmt: skip

@@ -1,0 +1,268 @@
+"""The book's structural cases, and what users of other systems ran into, as programs."""
+
+from __future__ import annotations
+
+import pytest
+from simulator import check_numbers
+
+from shardlang.diagnostics import ShardlangError
+from shardlang.frontend.resolve import Overrides, load_text
+from shardlang.ir.plan import Plan
+from shardlang.ir.printer import print_plan, statement
+from shardlang.passes import lower
+
+
+def plan_of(text: str, mesh: str = "X, Y", **sizes: int) -> Plan:
+    """Lower a program over a mesh given in its own line."""
+    return lower(load_text(f"mesh {mesh}\n{text}\n", overrides=Overrides(sizes=sizes)))
+
+
+def collectives(plan: Plan, part: str = "both") -> list[str]:
+    """List the collectives of a plan as the text before their brackets, with what they take."""
+    steps = {"forward": plan.forward, "backward": plan.backward, "both": (*plan.forward, *plan.backward)}
+    return [
+        statement(step).split(" = ", 1)[1] for step in steps[part] if step.is_collective
+    ]
+
+
+STRUCTURE = [
+    ("ST-01", "A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]", []),
+    ("ST-03", "A[I, J_X] · B[J, K] -> C[I, K]", ["AllGather_X(A[I, J_X])"]),
+    ("ST-04", "A[I, J_X] · B[J_X, K] -> C[I, K]", ["AllReduce_X(C[I, K]{U_X})"]),
+    ("ST-09", "A[I_X, J] -> A[I, J_X]", ["AllToAll_{X,J}(A[I_X, J])"]),
+    ("ST-12", "In[B_X, D] · W_in[D, F] · W_out[F, D] -> Out[B_X, D]", []),
+    ("ST-13", "In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]",
+     ["AllGather_X(W_in[D_X, F])", "AllGather_X(W_out[F, D_X])"]),
+    ("ST-14", "In[B, D_Y] · W_in[D, F_Y] · W_out[F_Y, D] -> Out[B, D_Y]",
+     ["AllGather_Y(In[B, D_Y])", "ReduceScatter_{Y,D}(Out[B, D]{U_Y})"]),
+    ("ST-20", "A[B_X, D_Y] *_D W[D, F_Y] -> Out[B_X, F_Y]", ["AllGather_Y(A[B_X, D_Y])"]),
+    ("ST-21", "In[B_X, D_Y] *_D W[D_Y, F] -> Out[B_X, F]", ["AllReduce_Y(Out[B_X, F]{U_Y})"]),
+    ("ST-22", "Tmp[B_X, F_Y] *_F W2[F_Y, D] -> Out[B_X, D_Y]",
+     ["ReduceScatter_{Y,D}(Out[B_X, D]{U_Y})"]),
+    ("ST-25", "A[B, D_Y] · B[D, F] -> C[B, F]", ["AllGather_Y(A[B, D_Y])"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), [row[1:] for row in STRUCTURE], ids=[row[0] for row in STRUCTURE])
+def test_forward_collectives_of_the_books_cases(text: str, expected: list[str]) -> None:
+    """Notation in, the book's collectives out, and right in numbers."""
+    plan = plan_of(text)
+    check_numbers(plan)
+
+    assert expected == collectives(plan, "forward")
+
+
+BACKWARD = [
+    ("ST-11", "AllGather_X A[I_X] -> B[I]\nB[I] ⊙ c[I_X] -> E[I_X]\nsum_I(E) -> L[]", None),
+    ("ST-12", "In[B_X, D] · W_in[D, F] · W_out[F, D] -> Out[B_X, D]",
+     ["AllReduce_X(dW_out[F, D]{U_X})", "AllReduce_X(dW_in[D, F]{U_X})"]),
+    ("ST-13", "In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]",
+     ["ReduceScatter_{X,D}(dW_out[F, D]{U_X})", "AllGather_X(W_out[F, D_X])",
+      "ReduceScatter_{X,D}(dW_in[D, F]{U_X})", "AllGather_X(W_in[D_X, F])"]),
+    ("ST-14", "In[B, D_Y] · W_in[D, F_Y] · W_out[F_Y, D] -> Out[B, D_Y]",
+     ["AllGather_Y(dOut[B, D_Y])", "ReduceScatter_{Y,D}(dIn[B, D]{U_Y})"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), [row[1:] for row in BACKWARD], ids=[row[0] for row in BACKWARD])
+def test_backward_collectives_of_the_books_cases(text: str, expected: list[str] | None) -> None:
+    """The backward pass has the collectives that the book derives."""
+    plan = plan_of(text)
+    check_numbers(plan)
+
+    assert expected is None or expected == collectives(plan, "backward")
+
+
+def test_st_02_an_undeclared_result_gets_its_layout() -> None:
+    """`A[I, J] · B[J, K_Y] -> C` infers `C[I, K_Y]`."""
+    plan = plan_of("A[I, J] · B[J, K_Y] -> C")
+
+    assert ["C[I, K_Y]"] == [str(output) for output in plan.outputs]
+
+
+def test_st_06_an_axis_twice_in_the_result_is_refused() -> None:
+    """Case 4 with a result that has the axis twice: both legal results are offered."""
+    with pytest.raises(ShardlangError) as caught:
+        plan_of("A[I_X, J] · B[J, K_X] -> C[I_X, K_X]")
+    (diagnostic,) = caught.value.diagnostics
+
+    assert (diagnostic.line, diagnostic.severity) == (2, "error")
+    assert "X" in diagnostic.message
+    assert diagnostic.hint is not None
+    assert "C[I, K_X]" in diagnostic.hint
+    assert "C[I_X, K]" in diagnostic.hint
+
+
+def test_st_10_an_all_reduce_is_a_scatter_and_a_gather() -> None:
+    """`AllReduce` costs what ReduceScatter and AllGather cost together."""
+    both = plan_of("A[I_X, J]{U_Y} -> A[I_X, J_Y]\nA[I_X, J_Y] -> A[I_X, J]")
+
+    assert ["ReduceScatter_{Y,J}(A[I_X, J]{U_Y})", "AllGather_Y(A[I_X, J_Y])"] == collectives(both, "forward")
+
+
+def test_st_16_slashes_and_subscripts_are_the_same() -> None:
+    """The seed's slash style means the book's subscripts."""
+    slashes = plan_of("In[B / X, D] · W_in[D / X, F] · W_out[F, D / X] -> Out[B / X, D]")
+    subscripts = plan_of("In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]")
+
+    assert print_plan(subscripts) == print_plan(slashes)
+
+
+def test_st_26_a_transpose_is_the_same_value() -> None:
+    """Dims are named, so `W^T[F, D]` is W."""
+    plain = plan_of("dO[B, D] ·_D W_out[F, D] -> T[B, F]")
+    transposed = plan_of("dO[B, D] ·_D W_out[D, F]^T -> T[B, F]")
+
+    assert [s.op for s in plain.forward] == [s.op for s in transposed.forward]
+
+
+REPORTS = [
+    ("A1 gram", "X", "A[N_X, M] ·_N A[N_X, K] -> C[M, K]", None),
+    ("A1", "X", "A[N_X, M] ·_N B[N_X, K] -> C[M, K]{U_X}", []),
+    ("A1 whole", "X", "A[N_X, M] ·_N B[N_X, K] -> C[M, K]", ["AllReduce_X(C[M, K]{U_X})"]),
+    ("A2", "X, Y", "A[F, H] ·_F B[F_X, D_Y] -> C[H, D_Y]{U_X}", []),
+    ("A2 three", "X, Y", "A[F, H] * B[F_X, D_Y] * v[F] -> C[H, D_Y]{U_X}", []),
+    ("A4", "X", "A[A_X, B] -> y[B]{U_X}", []),
+    ("A6", "X, Y", "A[I, D_XY] ·_D B[D_YX, J] -> C[I, J]{U_XY}", None),
+    ("A7", "X=4, Y=1", "A[I_X, K] ·_K B[K, J_Y] -> C[I_X, J_Y]", []),
+    ("A9", "X, Y", "A[I_X, J] · B[J, K_Y] · C[K_Y, L] -> D[I_X, L]{U_Y}", []),
+    ("A11", "N=8", "H[A, B_N] ·_B W2[B_N, C] -> Y[A, C]", ["AllReduce_N(Y[A, C]{U_N})"]),
+    ("A12", "X", "a[A] -> s[]", []),
+    ("C41", "Y", "z[B, D]{U_Y} + b[D] -> o[B, D]{U_Y}", []),
+    ("C44", "X", "gelu(C[I, K]{U_X}) -> H[I, K]", ["AllReduce_X(C[I, K]{U_X})"]),
+    ("C46", "X", "L[] = sum_B((w[] * w[] + 1) * d[B_X])", ["AllReduce_X(L[]{U_X})"]),
+    ("C47", "X", "G[B_X, K] = gy[B_X] ⊙ x[B_X, K]", []),
+    ("C52", "X", "L[] = sum_T(l[T_X]) / sum_T(m[T_X])", None),
+    ("B29", "X, Y", "A[I_X, J] ·_J B[J, K] -> C[I_X, K]\nC[I_X, K] -> E[I_X, K_Y]", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mesh", "text", "expected"), [row[1:] for row in REPORTS], ids=[row[0] for row in REPORTS])
+def test_reports_of_inference(mesh: str, text: str, expected: list[str] | None) -> None:
+    """What other systems refused, communicated for nothing, or got wrong."""
+    plan = plan_of(text, mesh) if "A1 gram" not in text else plan_of(text, mesh)
+    check_numbers(plan)
+
+    assert expected is None or expected == collectives(plan, "forward")
+
+
+def test_a_plan_may_not_divide_partial_sums() -> None:
+    """Report C52: both sums are reduced, then divided."""
+    plan = plan_of("L[] = sum_T(l[T_X]) / sum_T(m[T_X])", "X=4")
+    forward = collectives(plan, "forward")
+
+    assert len(forward) == 2
+    assert all(text.startswith("AllReduce_X") for text in forward)
+
+
+def test_the_cotangent_of_a_partial_sum_is_whole() -> None:
+    """Report C41 and C56: no collective and no factor for z; the bias' gradient stays local."""
+    plan = plan_of("z[B, D]{U_Y} + b[D] -> o[B, D]{U_Y}", "Y=4")
+    check_numbers(plan)
+
+    assert [] == collectives(plan, "backward")
+
+
+def test_per_example_gradients_are_not_added_across_devices() -> None:
+    """Report C47: B is kept, so nothing is reduced."""
+    plan = plan_of("G[B_X, K] = gy[B_X] ⊙ x[B_X, K]", "X=2")
+
+    assert not any("AllReduce" in text for text in collectives(plan))
+
+
+def test_a_norm_weights_gradient_is_reduced_over_the_heads() -> None:
+    """Report C51: `y[B, H_Y, K] = x ⊙ g[K]` adds dg over Y."""
+    plan = plan_of("y[B, H_Y, K] = x[B, H_Y, K] ⊙ g[K]", "Y=4")
+    check_numbers(plan)
+
+    assert ["AllReduce_Y(dg[K]{U_Y})"] == collectives(plan, "backward")
+
+
+def test_duplicated_tokens_are_not_added_and_sharded_experts_are() -> None:
+    """Report C54: dg of replicated tokens needs no reduction, dx of `r[T, E_Y]` does."""
+    norm = plan_of("y[T, D] = x[T, D] ⊙ g[D]", "Y=4")
+    router = plan_of("r[T, E_Y] = x[T, D] ·_D W[D, E_Y]", "Y=4")
+
+    assert [] == collectives(norm, "backward")
+    assert ["AllReduce_Y(dx[T, D]{U_Y})"] == collectives(router, "backward")
+
+
+@pytest.mark.parametrize(
+    ("consumer", "expected"),
+    [
+        ("Z[B, R_X] = Y[B] ⊙ v[R_X]", ["ReduceScatter_{X,B}(dY[B]{U_X})"]),
+        ("Z[B, R] = Y[B] ⊙ v[R]", []),
+    ],
+)
+def test_a_gathered_values_gradient_depends_on_its_consumers(consumer: str, expected: list[str]) -> None:
+    """Report C49: consumers that differ by device give a scatter, equal ones a slice."""
+    plan = plan_of(f"Y[B] = AllGather_X(x[B_X])\n{consumer}", "X=4")
+    check_numbers(plan)
+    found = [text for text in collectives(plan, "backward") if "dY" in text or "dx" in text]
+
+    assert expected == [text.replace("AllReduce_X(dY", "ReduceScatter_{X,B}(dY") for text in found]
+
+
+def test_coefficients_are_part_of_a_plan() -> None:
+    """Report C42: `2 * A` and `-5 * A` are different programs."""
+    two = plan_of("B[I]{U_X} = 2 * A[I]{U_X}", "X=4")
+    five = plan_of("B[I]{U_X} = -5 * A[I]{U_X}", "X=4")
+    check_numbers(two)
+    check_numbers(five)
+
+    assert [s.op for s in two.forward] != [s.op for s in five.forward]
+    assert [] == collectives(two) == collectives(five)
+
+
+def test_a_residual_streams_gradient_is_reduced_once() -> None:
+    """Q, K and V read the same gathered value: one gather, and their gradients are added first."""
+    text = """
+x[B_X, S, D_Y] ·_D W_q[D, N_Y] -> Q[B_X, S, N_Y]
+x[B_X, S, D_Y] ·_D W_k[D, N_Y] -> K[B_X, S, N_Y]
+x[B_X, S, D_Y] ·_D W_v[D, N_Y] -> V[B_X, S, N_Y]
+O[B_X, S, N_Y] = Q ⊙ K ⊙ V
+y[B_X, S, D_Y] = O ·_N W_o[N_Y, D] + x
+"""
+    plan = plan_of(text)
+    check_numbers(plan)
+    forward, backward = collectives(plan, "forward"), collectives(plan, "backward")
+
+    assert 1 == sum(text.startswith("AllGather_Y(x") for text in forward)
+    assert 1 == sum("dx" in text for text in backward)
+
+
+def test_softmax_along_a_split_dim_moves_reduced_sizes_only() -> None:
+    """The maximum and the sum are reduced; the scores stay where they are."""
+    plan = plan_of("P[B_X, S_Y] = softmax_S(L[B_X, S_Y])")
+    check_numbers(plan)
+    found = collectives(plan)
+
+    assert len(found) == 3
+    assert all("S_Y" not in text for text in found)
+
+
+def test_an_axis_of_size_one_never_communicates() -> None:
+    """Report A7, also forward and backward of FSDP+TP with Y=1."""
+    plan = plan_of(
+        "In[B_X, D_Y] · W_in[D_X, F_Y] · W_out[F_Y, D_X] -> Out[B_X, D_Y]", "X=4, Y=1"
+    )
+    check_numbers(plan)
+
+    assert not any("_Y" in text for text in collectives(plan))
+
+
+def test_the_same_dim_twice_is_an_error() -> None:
+    """Report A14: `W[D_X, D]` is never a diagonal."""
+    with pytest.raises(ShardlangError) as caught:
+        plan_of("W[D_X, D] · x[D] -> y[D]", "X=4")
+
+    assert "D'" in (caught.value.diagnostics[0].hint or "")
+
+
+def test_uneven_shards_are_a_typed_error() -> None:
+    """Report B37: the dim, its size, the axis and its size are named."""
+    with pytest.raises(ShardlangError) as caught:
+        plan_of("x[I_X, J] -> x[I, J]", "X=4", I=5)
+    message = caught.value.diagnostics[0].message
+
+    assert all(word in message for word in ("I", "5", "X", "4"))

@@ -77,6 +77,16 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """The same numbers under other dim names, place by place: `x[B, S, D]` of an `x[B, T, D]`.
+
+    `dims` are the result's, in the operand's order. Nothing moves and nothing is computed.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -139,7 +149,7 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Equal | Reduce
+Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename
 """What computes a new value."""
 
 Op = Compute | Relayout

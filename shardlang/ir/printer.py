@@ -25,6 +25,7 @@ from shardlang.ir.ops import (
     Permute,
     Reduce,
     ReduceScatter,
+    Rename,
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
@@ -121,6 +122,8 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"equal({', '.join(operands)})"
         case Reduce(kind, dims):
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
+        case Rename(dims):
+            return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
         case AllGather(axes):
             return f"AllGather{subscript(axes)}({operands[0]})"
         case ReduceScatter(axes, dim):

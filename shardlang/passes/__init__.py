@@ -7,6 +7,8 @@ explicit program is only checked, since its lines are the steps.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardlang.diagnostics import Diagnostic, Reporter
 from shardlang.ir.plan import Plan
 from shardlang.ir.program import Program
@@ -39,10 +41,20 @@ def lower(
 
 
 def check(
-    program: Program, *, keep_gathered: bool = False, forward_only: bool = False
+    program: Program,
+    *,
+    explicit: bool = False,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
 ) -> list[Diagnostic]:
-    """Give every error and warning of lowering a program, in the order of the text."""
+    """Give every error and warning of lowering a program, in the order of the text.
+
+    With `explicit`, the lines of a program without headings are taken as steps too: each has to be
+    legal as it stands.
+    """
     reporter = Reporter(program.source)
+    if explicit and not program.explicit:
+        program = replace(program, explicit=True)
     _lower(program, "book", reporter, keep_gathered=keep_gathered, forward_only=forward_only)
     return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
 

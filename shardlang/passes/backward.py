@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shardlang.diagnostics import Reporter
-from shardlang.ir.ops import Coefficient, Linear, Relayout
+from shardlang.ir.ops import Coefficient, Linear, Map, Relayout
 from shardlang.ir.plan import Alternative, Gradient, Step
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Layout, Tensor
@@ -148,7 +148,8 @@ class _Backward:
             return self.state.array(inner)
         known = self.terms.get(inner)
         if known is None:
-            tensor = Tensor(self.fresh(f"{outer.name}_part"), inner.dims, outer.dtype)
+            name = self.fresh(_part_name(inner, outer))
+            tensor = Tensor(name, inner.dims, outer.dtype)
             known = self.lower(inner, tensor, None, span, reduce=True)
             self.terms[inner] = known
         return known
@@ -207,6 +208,15 @@ class _Backward:
         made, _ = self.state.compute(op, tuple(parts), result, wish, span)
         self.state.home.setdefault(result.name, made.layout)
         return made
+
+
+def _part_name(inner: Term, outer: Tensor) -> str:
+    """Name a part of a contribution: a function's value after its operand, else after the gradient."""
+    operand = inner.inputs[0]
+    if isinstance(inner.op, Map) and isinstance(operand, Tensor):
+        return f"{operand.name}_{inner.op.function}"
+    base = outer.name if outer.name.endswith("_part") else f"{outer.name}_part"
+    return base.rstrip("0123456789")
 
 
 def backward(

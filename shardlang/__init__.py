@@ -1,3 +1,170 @@
-"""shardlang: a language and compiler for sharded einsums."""
+"""shardlang: a language and compiler for sharded einsums.
+
+The library in one screen: `parse` and `load` give a program, `lower` its plan, and `cost`,
+`emit_jax` and `verify` read the plan. Importing the package loads none of sympy, lark, numpy and
+JAX; each function imports what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from shardlang.diagnostics import Diagnostic, ShardlangError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+    from typing import Any, Literal
+
+    from shardlang.cost.report import Report
+    from shardlang.ir.plan import Plan
+    from shardlang.ir.program import Program
+    from shardlang.verify import VerifyResult
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Diagnostic",
+    "ShardlangError",
+    "__version__",
+    "check",
+    "cost",
+    "emit_jax",
+    "load",
+    "lower",
+    "parse",
+    "verify",
+]
+
+
+def parse(text: str, name: str = "<string>") -> Program:
+    """Read a program from its text; `name` is what diagnostics call it.
+
+    Raises `ShardlangError`, whose `.diagnostics` say what is wrong and where.
+    """
+    from shardlang.frontend.resolve import load_text
+
+    return load_text(text, name)
+
+
+def load(path: str | PathLike[str]) -> Program:
+    """Read a program from a UTF-8 file.
+
+    Raises `ShardlangError` for what is wrong in it, and where it can't be read.
+    """
+    from os import fspath
+
+    from shardlang.frontend.files import read_source
+    from shardlang.frontend.parser import parse as parse_source
+    from shardlang.frontend.resolve import resolve
+
+    source = read_source(fspath(path))
+    return resolve(parse_source(source), source)
+
+
+def lower(
+    program: Program,
+    strategy: Literal["book"] = "book",
+    sizes: Mapping[str, int] | None = None,
+    *,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
+) -> Plan:
+    """Infer the collectives of forward and backward, and give the plan.
+
+    `sizes` of dims and axes win over the program's own; dims declared in terms of them follow.
+    `keep_gathered` keeps the gathered weights for the backward pass. `str` of the plan's program
+    is what `shardlang lower` prints. Raises `ShardlangError`.
+    """
+    from shardlang.passes import lower as lower_program
+
+    if sizes:
+        from shardlang.frontend.parser import parse as parse_source
+        from shardlang.frontend.resolve import Overrides, resolve
+
+        tree = parse_source(program.source)
+        program = resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+    return lower_program(
+        program, strategy=strategy, keep_gathered=keep_gathered, forward_only=forward_only
+    )
+
+
+def cost(
+    plan: Plan,
+    hardware: str | None = None,
+    *,
+    model: Literal["book", "link"] = "book",
+    overlap: Literal["axes"] | None = None,
+    sets: Mapping[str, float] | None = None,
+) -> Report:
+    """Price a plan: bytes, times, FLOPs and memory per device, as sympy expressions.
+
+    `hardware` is a name of the catalogue or a path of a TOML file, and wins over the program's;
+    `sets` gives hardware quantities (`{"W_ici": 1.8e11}`). Raises `ShardlangError`.
+    """
+    from shardlang.cost.report import cost as cost_of
+
+    return cost_of(plan, hardware=hardware, model=model, overlap=overlap, sets=sets)
+
+
+def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
+    """Write the plan as a standalone JAX module with explicit collectives.
+
+    `sizes` fills in dims and axes that the plan leaves open. Raises `ShardlangError`.
+    """
+    from shardlang.backends.jax.emit import emit_jax as emit
+
+    return emit(plan, sizes=sizes)
+
+
+def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]:
+    """List every error and warning of a program, or of its text; nothing is raised.
+
+    `explicit` demands that each line is legal as it stands, with no inferred communication.
+    """
+    from dataclasses import replace
+
+    from shardlang.passes import check as check_program
+
+    try:
+        resolved = parse(program) if isinstance(program, str) else program
+        if explicit:
+            resolved = replace(resolved, explicit=True)
+        return list(check_program(resolved))
+    except ShardlangError as error:
+        return list(error.diagnostics)
+
+
+def verify(plan: Plan, sizes: Mapping[str, int] | None = None) -> VerifyResult:
+    """Run the emitted module on simulated devices and compare it with an unsharded reference.
+
+    Dims are made small, but for what `sizes` gives. Needs JAX, which runs in a process of its own.
+    The result has `.ok`, `.to_text()` and `.to_dict()`. Raises `ShardlangError`.
+    """
+    from shardlang.verify import verify as verify_plan
+
+    return verify_plan(plan, sizes=sizes)
+
+
+class _CallablePackage(ModuleType):
+    """A subpackage that has a public function's name: calling it calls that function."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function of the same name."""
+        return _SHADOWED[self.__name__.rpartition(".")[2]](*arguments, **options)
+
+
+class _Package(ModuleType):
+    """This package: importing `shardlang.cost` must not take the function `cost` away."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Let a subpackage that takes a function's place be called as the function was."""
+        if name in _SHADOWED and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+_SHADOWED = {"cost": cost, "verify": verify}
+sys.modules[__name__].__class__ = _Package

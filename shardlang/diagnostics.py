@@ -6,7 +6,9 @@ Each layer's `errors.py` lists its mistakes as frozen dataclasses that derive `M
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -90,11 +92,19 @@ class Reporter:
 
     source: Source
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    _taken: set[tuple[Span, Severity]] = field(
+        init=False, repr=False, default_factory=set[tuple[Span, Severity]]
+    )
+
+    def __post_init__(self) -> None:
+        """Remember the places that have a diagnostic already."""
+        self._taken.update((d.span, d.severity) for d in self.diagnostics)
 
     def report(self, span: Span, mistake: Mistake, labels: Iterable[Label] = ()) -> None:
         """Add a mistake, unless that place has one already."""
-        if any(d.span == span and d.severity == mistake.severity for d in self.diagnostics):
+        if (span, mistake.severity) in self._taken:
             return
+        self._taken.add((span, mistake.severity))
         self.diagnostics.append(Diagnostic(self.source, span, mistake, tuple(labels)))
 
     @property
@@ -104,7 +114,7 @@ class Reporter:
 
     def raise_if_errors(self) -> None:
         """Raise everything collected if any of it is an error."""
-        if self.errors:
+        if any(d.severity == "error" for d in self.diagnostics):
             raise ShardlangError(self.diagnostics)
 
 
@@ -116,11 +126,219 @@ class ShardlangError(Exception):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep the diagnostics, sorted by place."""
         self.diagnostics = tuple(sorted(diagnostics, key=lambda d: (d.span.start, d.span.end)))
-        super().__init__("\n\n".join(render(d) for d in self.diagnostics))
+        super().__init__(self.diagnostics)
+
+    def __str__(self) -> str:
+        """Draw them all, without color."""
+        return "\n\n".join(render(d) for d in self.diagnostics)
+
+
+def to_dict(diagnostic: Diagnostic) -> dict[str, object]:
+    """Give a diagnostic as JSON data: 1-based places in code points, the end exclusive."""
+    source = diagnostic.source
+    return {
+        "file": source.name,
+        **_place(source, diagnostic.span),
+        "severity": diagnostic.severity,
+        "code": diagnostic.code,
+        "message": diagnostic.message,
+        "hint": diagnostic.hint,
+        "labels": [
+            {**_place(source, label.span), "text": label.text} for label in diagnostic.labels
+        ],
+    }
+
+
+def _place(source: Source, span: Span) -> dict[str, object]:
+    line, column = source.position(span.start)
+    end_line, end_column = source.position(span.end)
+    return {"line": line, "column": column, "end_line": end_line, "end_column": end_column}
+
+
+# ---- The renderer --------------------------------------------------------------------------------
+
+_WIDTH = 80  # of messages and hints, in columns
+_CROP = 96  # of a source line, in code points; a longer one is shown around the span
+_LEFT = 32  # how many of them before the span
+_TAB = 4
+
+_COLORS = {
+    "error": "\033[1;31m",
+    "warning": "\033[1;33m",
+    "bold": "\033[1m",
+    "gutter": "\033[34m",
+    "label": "\033[1;34m",
+    "hint": "\033[36m",
+}
 
 
 def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
-    """Draw a diagnostic: place and message, the line, carets under the span, and the hint."""
+    """Draw a diagnostic: place and message, the line, carets under the span, labels and the hint.
+
+    A label on the line of the span stands under it with dashes; one elsewhere brings its own line.
+
+        mlp.shd:4:8: error[SH103]: `=` comes before `[` is closed
+          |
+        4 | C[I, J = A[I]
+          |        ^
+          |  - 4:2: opened here
+        hint: write `]` here, or before
+    """
     source = diagnostic.source
+    shown_spans = [diagnostic.span, *(label.span for label in diagnostic.labels)]
+    last = max(source.position(max(span.start, span.end))[0] for span in shown_spans)
+    drawing = _Drawing(source, len(str(last)), color)
     line, column = source.position(diagnostic.span.start)
-    return f"{source.name}:{line}:{column}: {diagnostic.severity}[{diagnostic.code}]: {diagnostic.message}"
+    drawing.header(f"{_printable(source.name.replace(chr(10), ' '))}:{line}:{column}: ", diagnostic)
+    if not source.text:  # the mistake is about the file as a whole
+        if diagnostic.hint is not None:
+            drawing.hint(diagnostic.hint)
+        return "\n".join(drawing.rows)
+    drawing.blank()
+    on_line = drawing.span(diagnostic.span, "^", diagnostic.severity)
+    for label in diagnostic.labels:
+        row, col = source.position(label.span.start)
+        text = f"{row}:{col}: {_printable(label.text)}"
+        on_line = drawing.span(label.span, "-", "label", text, showing=on_line)
+    if diagnostic.hint is not None:
+        drawing.hint(diagnostic.hint)
+    return "\n".join(drawing.rows)
+
+
+class _Drawing:
+    """The rows of one diagnostic, as they are drawn."""
+
+    def __init__(self, source: Source, gutter: int, color: bool) -> None:
+        self.rows: list[str] = []
+        self._source = source
+        self._gutter = gutter
+        self._color = color
+
+    def _paint(self, style: str, text: str) -> str:
+        return f"{_COLORS[style]}{text}\033[0m" if self._color else text
+
+    def header(self, place: str, diagnostic: Diagnostic) -> None:
+        """Draw place, severity, code and message."""
+        kind = f"{diagnostic.severity}[{diagnostic.code}]:"
+        first, *rest = _wrap(
+            f"{place}{kind} {_printable(diagnostic.message)}", "    ", len(place + kind)
+        )
+        message = first[len(place) + len(kind) :]
+        painted = self._paint(diagnostic.severity, kind)
+        self.rows.append(self._paint("bold", place) + painted + self._paint("bold", message))
+        self.rows.extend(self._paint("bold", row) for row in rest)
+
+    def hint(self, text: str) -> None:
+        """Draw the hint."""
+        first, *rest = _wrap(f"hint: {_printable(text)}", "      ", 6)
+        self.rows.append(self._paint("hint", "hint:") + first[5:])
+        self.rows.extend(rest)
+
+    def blank(self) -> None:
+        """Draw an empty gutter."""
+        self._row("", "")
+
+    def _row(self, number: str, text: str) -> None:
+        bar = self._paint("gutter", f"{number:>{self._gutter}} |")
+        self.rows.append(f"{bar} {text}".rstrip())
+
+    def span(
+        self, span: Span, mark: str, style: str, text: str = "", showing: int | None = None
+    ) -> int | None:
+        """Underline a span and give the number of the line that is shown above, if just one is.
+
+        Of a span over several lines the first and the last are drawn.
+        """
+        source = self._source
+        first, column = source.position(span.start)
+        last, end = source.position(max(span.start, span.end))
+        if first == last:
+            self._underline(first, column - 1, end - 1, mark, style, text, showing == first)
+            return first
+        head = source.line(first)
+        self._underline(first, column - 1, len(head), mark, style, "", showing == first)
+        if last > first + 1:
+            self.rows.append(self._paint("gutter", "." * self._gutter + " |"))
+        tail = source.line(last)
+        indent = len(tail) - len(tail.lstrip())
+        self._underline(last, min(indent, end - 1), end - 1, mark, style, text, known=False)
+        return None
+
+    def _underline(
+        self, number: int, start: int, end: int, mark: str, style: str, text: str, known: bool
+    ) -> None:
+        line = self._source.line(number)
+        start, end = min(start, len(line)), min(end, len(line))
+        low = 0
+        if len(line) > _CROP:
+            low = max(0, min(start - _LEFT, len(line) - _CROP))
+        high = min(len(line), low + _CROP)
+        shown, offsets = _cells(line[low:high])
+        left = "…" if low else ""
+        right = "…" if high < len(line) else ""
+        if not known:
+            self._row(str(number), left + shown + right)
+        before = len(left) + offsets[start - low]
+        width = max(1, offsets[min(end, high) - low] - offsets[start - low])
+        if end > high:
+            width += 1  # under the dots that stand for the rest
+        marks = self._paint(style, mark * width + (f" {text}" if text else ""))
+        self._row("", " " * before + marks)
+
+
+def _cells(text: str) -> tuple[str, list[int]]:
+    """Give a text as it is drawn, and the column at which each of its code points starts, and its end.
+
+    Tabs become spaces, what can't be seen becomes a replacement sign, wide characters take two
+    columns, combining marks none.
+    """
+    drawn: list[str] = []
+    offsets: list[int] = []
+    column = 0
+    for char in text:
+        offsets.append(column)
+        if char == "\t":
+            width = _TAB - column % _TAB
+            drawn.append(" " * width)
+        else:
+            width = _char_width(char)
+            drawn.append(char if width == 0 or char.isprintable() or char == " " else "\ufffd")
+        column += width
+    offsets.append(column)
+    return "".join(drawn), offsets
+
+
+def _char_width(char: str) -> int:
+    if " " <= char <= "~":
+        return 1
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def _printable(text: str) -> str:
+    """Keep a text harmless to a terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+def _wrap(text: str, indent: str, atom: int) -> list[str]:
+    """Break a text at spaces; its first `atom` characters stay together."""
+    rows: list[str] = []
+    for number, paragraph in enumerate(_paragraphs(text, atom)):
+        head = text[:atom] if number == 0 else ""
+        filled = textwrap.wrap(
+            "x" * len(head) + paragraph,
+            _WIDTH,
+            initial_indent="" if number == 0 else indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [indent]
+        if number == 0:
+            filled[0] = head + filled[0][atom:]
+        rows += filled
+    return rows
+
+
+def _paragraphs(text: str, atom: int) -> Iterator[str]:
+    yield from text[atom:].split("\n")

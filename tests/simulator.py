@@ -252,6 +252,8 @@ def compute(
             return lined_up(values[0], dims[0]) / lined_up(values[1], dims[1])
         case ops.Equal():
             return (lined_up(values[0], dims[0]) == lined_up(values[1], dims[1])).astype(float)
+        case ops.Rename(names):
+            return lined_up(values[0], names)
         case ops.Reduce(kind, gone):
             places = tuple(dims[0].index(d) for d in gone)
             kept = tuple(d for d in dims[0] if d not in gone)

@@ -1,13 +1,13 @@
-"""The faithful tree of a source text: what was written, before any name has a meaning.
+r"""The faithful tree of a source text: what was written, before any name has a meaning.
 
 The parser makes it, `resolve` reads it, `format` prints it. Every node carries its span. LaTeX
-wrappers are gone from names (`W_\\text{in}` is `W_in`); whether a subscript means axes or belongs to
+wrappers are gone from names (`W_\text{in}` is `W_in`); whether a subscript means axes or belongs to
 a name is not decided here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shardlang.ir.size import SizeExpr
@@ -153,13 +153,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class AxisDecl:
-    """`X`, `X=16`, `P=2 @dcn`, `X=16 @ici(2)`."""
+    """`X`, `X=16`, `P=2 @dcn`, `X=16 @ici(2)`; `written` is the size with its numbers as written."""
 
     name: Word
     size: SizeExpr | None
     network: Word | None
     links: Word | None
     span: Span
+    written: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +181,16 @@ class HardwareDecl:
 
 @dataclass(frozen=True, slots=True)
 class DimDecl:
-    """`F=4*D`; names inside the expression are looked up by `resolve`. `names` are their places."""
+    """`F=4*D`; names inside the expression are looked up by `resolve`. `names` are their places.
+
+    `written` is the size in canonical spelling, with its numbers as they were written (`3M`).
+    """
 
     name: Word
     size: SizeExpr
     names: tuple[Word, ...]
     span: Span
+    written: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

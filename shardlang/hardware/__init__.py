@@ -1,0 +1,1 @@
+"""Hardware: the catalogue of chips and its reader."""

@@ -30,6 +30,10 @@ class Coefficient:
     value: Fraction = Fraction(1)
     per: tuple[Dim, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Sort the dims, so that equal factors are equal objects."""
+        object.__setattr__(self, "per", tuple(sorted(self.per)))
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:

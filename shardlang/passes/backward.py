@@ -43,15 +43,6 @@ def relays(statement: Statement) -> bool:
     return statement.result == statement.operands[0].tensor and len(statement.operands) == 1
 
 
-def parameters_alone(program: Program) -> frozenset[str]:
-    """Give the names of the values that depend on parameters alone, the parameters included."""
-    names = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
-    for statement in program.statements:
-        if all(use.tensor.name in names for use in statement.operands):
-            names.add(statement.result.name)
-    return frozenset(names)
-
-
 def differentiable(program: Program) -> frozenset[str]:
     """Give the names of the values that a gradient flows to: floats that depend on a float leaf."""
     names = {leaf.array.name for leaf in program.leaves if leaf.differentiable}
@@ -278,11 +269,12 @@ def _live(program: Program, outputs: Iterable[Array]) -> frozenset[str]:
 def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered: bool) -> None:
     """Put at hand what the forward pass keeps: leaves, and values as `save` says.
 
-    Copies of activations in other layouts are kept, copies of what depends on parameters alone are
-    made again; partial sums on the way to a value are not kept.
+    Copies of activations in other layouts are kept, copies of parameters are made again; partial
+    sums that are only on the way to a value are not kept.
     """
     leaves = {leaf.array.name for leaf in program.leaves}
-    alone = parameters_alone(program)
+    weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
+    read = {array for step in forward.steps if step.is_compute for array in step.inputs}
     for name, arrays in forward.at_hand.items():
         saved = program.save.everything or name in program.save.names
         if not saved and name not in leaves:
@@ -291,8 +283,8 @@ def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered
             at_home = array.layout == forward.home[name]
             copy = (
                 program.save.everything
-                and not array.layout.unreduced
-                and (name not in alone or keep_gathered)
+                and (array in read or not array.layout.unreduced)
+                and (name not in weights or keep_gathered)
             )
             if at_home or copy:
                 state.at_hand.setdefault(name, []).append(array)

@@ -14,7 +14,7 @@ from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
-from shardlang.passes.backward import gradient_of, parameters_alone, relays
+from shardlang.passes.backward import gradient_of, relays
 from shardlang.passes.critical import mark_critical
 from shardlang.passes.infer import stated_layout
 from shardlang.passes.reshard import route
@@ -42,7 +42,6 @@ class _Checker:
     program: Program
     reporter: Reporter
     keep_gathered: bool
-    alone: frozenset[str]
     at_hand: dict[str, dict[Layout, Span | None]] = field(
         default_factory=dict[str, dict[Layout, "Span | None"]]
     )
@@ -168,15 +167,14 @@ class _Checker:
 
     def end_forward(self, outputs: list[Array]) -> None:
         """Drop the gathered copies of parameters, and give the cotangents of the outputs."""
-        homes = {leaf.array.name: leaf.array.layout for leaf in self.program.leaves}
-        for name in self.alone if not self.keep_gathered else ():
-            known = self.at_hand.get(name, {})
-            home = homes.get(name) or next(reversed(known), None)
-            for layout in [layout for layout in known if layout != home]:
-                span = known.pop(layout)
-                if span is not None:
-                    tensor = next(a.tensor for a in self.spans if a.name == name)
-                    self.dropped.add(Array(tensor, layout))
+        for leaf in self.program.leaves:
+            if leaf.kind == "param" and not self.keep_gathered:
+                known = self.at_hand[leaf.array.name]
+                for layout in [layout for layout in known if layout != leaf.array.layout]:
+                    del known[layout]
+                    self.dropped.add(leaf.array.with_layout(layout))
+        for known in self.at_hand.values():
+            known.update(dict.fromkeys(known))
         for output in outputs:
             cotangent = Array(gradient_of(output.tensor), output.layout.reduced())
             self.cotangents[cotangent.name] = cotangent
@@ -237,7 +235,7 @@ def check_explicit(
     """Check an explicit program line by line, and give the plan that it is."""
     moved = _taken_unmade(program)
     program = _settle_leaves(program, moved)
-    checker = _Checker(program, reporter, keep_gathered, _forward_alone(program), moved=moved)
+    checker = _Checker(program, reporter, keep_gathered, moved=moved)
     for leaf in program.leaves:
         checker.at_hand[leaf.array.name] = {leaf.array.layout: None}
     statements = tuple(s for s in program.statements if s.section == "forward")
@@ -296,10 +294,3 @@ def _settle_leaves(program: Program, moved: frozenset[Array]) -> Program:
         else:
             leaves.append(replace(leaf, array=homes[0]))
     return replace(program, leaves=tuple(leaves))
-
-
-def _forward_alone(program: Program) -> frozenset[str]:
-    """Give the names that depend on parameters alone in the forward pass."""
-    forward = tuple(s for s in program.statements if s.section == "forward")
-    reduced = Program(program.source, program.mesh, program.dims, program.leaves, forward)
-    return parameters_alone(reduced)

@@ -81,7 +81,7 @@ class NotAvailable(Mistake):
         """Say what is missing and what there is."""
         if self.dropped:
             return (
-                f"{self.wanted} was made in the forward pass from parameters alone, and is dropped "
+                f"{self.wanted} is a copy of a parameter that the forward pass made, and is dropped "
                 "at its end"
             )
         if not self.known:

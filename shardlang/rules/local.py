@@ -6,7 +6,7 @@ its result's layout.
 
 from __future__ import annotations
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Equal, Linear, Map, Reduce
+from shardlang.ir.ops import Compute, Divide, Einsum, Equal, Linear, Map, Reduce, Rename
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, Tensor, subscript
 from shardlang.rules.collectives import Illegal
 
@@ -14,6 +14,13 @@ from shardlang.rules.collectives import Illegal
 def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
     """Give every dim of some operand, in order of appearance."""
     return tuple(dict.fromkeys(dim for array in arrays for dim in array.tensor.dims))
+
+
+def seen_as(op: Compute, array: Array) -> Array:
+    """Give an operand under the dim names that the operation's result has."""
+    if not isinstance(op, Rename):
+        return array
+    return Array(Tensor(array.name, op.dims, array.tensor.dtype), array.layout)
 
 
 def summed(op: Compute) -> tuple[Dim, ...]:
@@ -62,6 +69,8 @@ def partial_rule(op: Compute, arrays: tuple[Array, ...], axis: Axis) -> Illegal 
                 "every device"
             )
         return "sum"
+    if isinstance(op, Rename):
+        return "sum"
     if isinstance(op, Divide):
         if axis in arrays[1].layout.unreduced:
             return Illegal(f"{arrays[1]} is a partial sum over {axis}: divide by the whole sum")
@@ -93,6 +102,7 @@ def local(
     `declared` settles what the operands leave open: how a broadcast dim, which no operand has, is
     split.
     """
+    arrays = tuple(seen_as(op, array) for array in arrays)
     sharding: dict[Dim, tuple[Axis, ...]] = {}
     owner: dict[Dim, Array] = {}
     for array in arrays:

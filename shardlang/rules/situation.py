@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce
+from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, Layout, Tensor
 from shardlang.rules.collectives import Illegal
-from shardlang.rules.local import local, partial_rule, summed
+from shardlang.rules.local import local, partial_rule, seen_as, summed
 from shardlang.rules.price import condition
 from shardlang.rules.table import Action, Partial, Rule, Split, Wish, lookup
 
@@ -73,10 +73,11 @@ class _Situation:
     """One operation, looked at axis by axis."""
 
     op: Compute
-    arrays: tuple[Array, ...]
+    given: tuple[Array, ...]
     tensor: Tensor
     wish: Layout | None
     sizes: Mapping[str, int]
+    arrays: tuple[Array, ...] = ()
     gone: tuple[Dim, ...] = ()
     lists: dict[Dim, Axes] = field(default_factory=dict[Dim, Axes])
     home: dict[Axis, Dim] = field(default_factory=dict[Axis, Dim])
@@ -92,6 +93,7 @@ class _Situation:
 
     def prepare(self) -> None:
         """Settle, dim by dim, which axes the operands can split it over alike."""
+        self.arrays = tuple(seen_as(self.op, array) for array in self.given)
         self.gone = summed(self.op)
         lists: dict[Dim, list[Axes]] = {}
         for array in self.arrays:
@@ -305,7 +307,7 @@ class _Situation:
         match self.op:
             case Linear(_, constant) if not constant:
                 self.masked.update((index, axis) for index in range(len(self.arrays)))
-            case Einsum() | Divide() | Reduce(kind="sum" | "mean"):
+            case Einsum() | Divide() | Rename() | Reduce(kind="sum" | "mean"):
                 self.masked.add((0, axis))
             case _:
                 pass
@@ -440,7 +442,7 @@ class _Situation:
                 stages.append((final,))
         arrays = tuple(
             array.with_layout(layouts[-1])
-            for array, layouts in zip(self.arrays, stages, strict=True)
+            for array, layouts in zip(self.given, stages, strict=True)
         )
         declared = Layout(tuple(work.get(dim, ()) for dim in self.tensor.dims))
         result = local(self.op, arrays, self.tensor, declared)

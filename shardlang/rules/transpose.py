@@ -30,6 +30,7 @@ from shardlang.ir.ops import (
     Permute,
     Reduce,
     ReduceScatter,
+    Rename,
     Slice,
 )
 from shardlang.ir.types import Dim, Tensor
@@ -134,6 +135,10 @@ def _reduce(op: Reduce, site: Site) -> Contribution:
             return _times(site, hit, share)
 
 
+def _rename(_: Rename, site: Site) -> Contribution:
+    return Term(Rename(site.operand.dims), (site.cotangent,), site.operand.dims)
+
+
 def _nothing(_: Op, __: Site) -> Contribution:
     return None
 
@@ -149,6 +154,7 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Divide: _divide,
     Reduce: _reduce,
     Equal: _nothing,
+    Rename: _rename,
     AllGather: _same,
     ReduceScatter: _same,
     AllReduce: _same,

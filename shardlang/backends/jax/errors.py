@@ -1,0 +1,115 @@
+"""What can be wrong when a plan becomes JAX code or is verified: SH6xx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
+from shardlang.ir.plan import Plan
+from shardlang.source import Span
+
+
+@dataclass(frozen=True)
+class SizeDoesNotDivide(Mistake):
+    """A dim that the axes over it do not divide."""
+
+    code: ClassVar[str] = "SH601"
+    title: ClassVar[str] = "size does not divide"
+
+    array: str
+    dim: str
+    size: int
+    axes: str
+    parts: int
+
+    def message(self) -> str:
+        """Name the dim, its size, the axes and their size."""
+        return (
+            f"{self.dim} is {self.size}, which {self.axes} of size {self.parts} does not divide "
+            f"(in {self.array})"
+        )
+
+    def hint(self) -> str | None:
+        """Suggest the next size that divides."""
+        up = -(-self.size // self.parts) * self.parts
+        return f"use a multiple of {self.parts}, for instance --set {self.dim}={up}"
+
+
+@dataclass(frozen=True)
+class BadSize(Mistake):
+    """A size that no array can have."""
+
+    code: ClassVar[str] = "SH602"
+    title: ClassVar[str] = "not a size"
+
+    name: str
+    size: int
+
+    def message(self) -> str:
+        """Say what the size is."""
+        return f"{self.name} is {self.size}, and a size must be between 1 and 2**62"
+
+
+@dataclass(frozen=True)
+class TooManyDims(Mistake):
+    """A step with more dims than an einsum has letters."""
+
+    code: ClassVar[str] = "SH603"
+    title: ClassVar[str] = "too many dims"
+
+    step: str
+    count: int
+
+    def message(self) -> str:
+        """Say how many dims there are."""
+        return f"`{self.step}` has {self.count} dims; an einsum in JAX has letters for 52"
+
+
+@dataclass(frozen=True)
+class PlanDefect(Mistake):
+    """A plan whose steps do not hold together, so that no code can follow it."""
+
+    code: ClassVar[str] = "SH604"
+    title: ClassVar[str] = "plan can't be emitted"
+
+    text: str
+
+    def message(self) -> str:
+        """Give the defect."""
+        return self.text
+
+
+@dataclass(frozen=True)
+class JaxMissing(Mistake):
+    """JAX is not installed, so nothing can be run."""
+
+    code: ClassVar[str] = "SH605"
+    title: ClassVar[str] = "JAX is missing"
+
+    def message(self) -> str:
+        """Say what needs it."""
+        return "verify runs the emitted module, and JAX is not installed"
+
+    def hint(self) -> str | None:
+        """Say how to install it."""
+        return "pip install 'shardlang[jax]'"
+
+
+@dataclass(frozen=True)
+class VerifyFailedToRun(Mistake):
+    """The process that verifies ended without an answer."""
+
+    code: ClassVar[str] = "SH606"
+    title: ClassVar[str] = "verify could not run"
+
+    text: str
+
+    def message(self) -> str:
+        """Give what the process said last."""
+        return f"the process that runs the emitted module gave no answer: {self.text}"
+
+
+def failure(plan: Plan, mistake: Mistake, span: Span | None = None) -> ShardlangError:
+    """Make the error that reports a mistake at a place of the plan's program."""
+    return ShardlangError([Diagnostic(plan.program.source, span or Span(0, 0), mistake)])

@@ -1,0 +1,118 @@
+"""The JAX code of each elementwise function: one row each, with the keys of `ir.functions`.
+
+A row is an expression in which `x` stands for the operand once, or the name of a helper whose
+definition `HELPERS` holds; only helpers that a module uses are written into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardlang.ir.ops import Equal, Map
+from shardlang.ir.plan import Plan
+
+CODE: Mapping[str, str] = {
+    "gelu": "jax.nn.gelu({x})",
+    "gelu_grad": "_gelu_grad({x})",
+    "silu": "jax.nn.silu({x})",
+    "silu_grad": "_silu_grad({x})",
+    "relu": "jax.nn.relu({x})",
+    "relu_grad": "jnp.heaviside({x}, 0)",
+    "square": "jnp.square({x})",
+    "square_grad": "2 * {x}",
+    "sqrt": "jnp.sqrt({x})",
+    "sqrt_grad": "0.5 * lax.rsqrt({x})",
+    "rsqrt": "lax.rsqrt({x})",
+    "rsqrt_grad": "_rsqrt_grad({x})",
+    "reciprocal": "jnp.reciprocal({x})",
+    "reciprocal_grad": "-jnp.square(jnp.reciprocal({x}))",
+    "log": "jnp.log({x})",
+    "log_grad": "jnp.reciprocal({x})",
+    "tanh": "jnp.tanh({x})",
+    "tanh_grad": "1 - jnp.square(jnp.tanh({x}))",
+    "sigmoid": "jax.nn.sigmoid({x})",
+    "sigmoid_grad": "_sigmoid_grad({x})",
+    "softplus": "jax.nn.softplus({x})",
+    "softplus_grad": "jax.nn.sigmoid({x})",
+    "abs": "jnp.abs({x})",
+    "abs_grad": "jnp.sign({x})",
+    "sin": "jnp.sin({x})",
+    "sin_grad": "jnp.cos({x})",
+    "cos": "jnp.cos({x})",
+    "cos_grad": "-jnp.sin({x})",
+    "exp": "jnp.exp({x})",
+}
+"""Code by function name."""
+
+EXACT = frozenset({"relu", "relu_grad", "square", "square_grad", "abs", "abs_grad"})
+"""Functions that round at most once in the operand's own dtype, and so need no wider one."""
+
+JUMPS = frozenset({"relu_grad", "abs_grad"})
+"""Functions that jump, so that a rounded operand can give quite another result."""
+
+
+def jumps(plan: Plan) -> bool:
+    """Say whether a plan has a step that jumps: its narrow and its exact values may then differ."""
+    return any(
+        isinstance(step.op, Equal) or (isinstance(step.op, Map) and step.op.function in JUMPS)
+        for _, step in plan.steps()
+    )
+
+
+HELPERS: Mapping[str, str] = {
+    "_gelu_grad": '''
+def _gelu_grad(x):
+    """Differentiate gelu (in its tanh approximation, as jax.nn.gelu has it)."""
+    scale = 0.7978845608028654  # sqrt(2 / pi)
+    t = jnp.tanh(scale * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x)
+''',
+    "_silu_grad": '''
+def _silu_grad(x):
+    """Differentiate silu."""
+    s = jax.nn.sigmoid(x)
+    return s * (1 + x * (1 - s))
+''',
+    "_rsqrt_grad": '''
+def _rsqrt_grad(x):
+    """Differentiate 1 / sqrt(x)."""
+    return -0.5 * lax.rsqrt(x) / x
+''',
+    "_sigmoid_grad": '''
+def _sigmoid_grad(x):
+    """Differentiate the logistic function."""
+    return jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
+''',
+    "_own_shard": '''
+def _own_shard(x, axes, dim):
+    """Keep this device's shard along a dim that is replicated over `axes`; nothing moves."""
+    size = x.shape[dim] // lax.axis_size(axes)
+    return lax.dynamic_slice_in_dim(x, lax.axis_index(axes) * size, size, axis=dim)
+''',
+    "_shard_moves": '''
+def _shard_moves(axes, source, target):
+    """List who sends its shard to whom, so that the layout `source` becomes `target`.
+
+    A layout gives, for each dim, the axes that split it, outermost first. Devices are numbered
+    along `axes`, the first one outermost, as lax.ppermute numbers them.
+    """
+    sizes = [lax.axis_size(axis) for axis in axes]
+
+    def holders(layout):
+        table = {}
+        for device, index in enumerate(np.ndindex(*sizes)):
+            at = dict(zip(axes, index, strict=True))
+            block = []
+            for dim in layout:
+                number = 0
+                for axis in dim:
+                    number = number * lax.axis_size(axis) + at[axis]
+                block.append(number)
+            table.setdefault(tuple(block), []).append(device)
+        return table
+
+    have, want = holders(source), holders(target)
+    return [move for block in want for move in zip(have[block], want[block], strict=True)]
+''',
+}
+"""Definitions of helpers by name; those that layouts need stand here too."""

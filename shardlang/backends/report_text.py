@@ -1,0 +1,270 @@
+"""A report as text for people: tables that fit the width they are given.
+
+Formulas stand beside their values; what is too long for its column goes on in the next line. `*`
+marks what is on the critical path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardlang.backends.units import amount, count, si, UNITS
+from shardlang.cost.report import PASSES, Report
+
+NO_BREAK = "\u00a0"
+GAP = 2
+NARROWEST = 8
+LABELS = {
+    "flops": "FLOPs",
+    "bytes": "bytes",
+    "t_math": "T_math",
+    "t_comms": "T_comms",
+    "t_overlapped": "T_overlapped",
+    "t_serial": "T_serial",
+}
+MEMORY_LABELS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "gathered_peak": "gathered",
+    "total": "total",
+}
+
+
+def render(report: Report, width: int = 80, *, color: bool = False) -> str:
+    """Print a report in `width` columns, with ANSI colors if asked."""
+    printer = _Printer(report, max(width, 40), color)
+    return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in printer.lines()) + "\n"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break a formula or a sentence at its spaces, and what has none at its operators."""
+    lines: list[str] = []
+    line = ""
+    for long in text.split(" "):
+        word = long
+        while len(word) > width:
+            if line:
+                lines.append(line)
+                line = ""
+            cuts = (max(word.rfind(char, 1, width) for char in chars) for chars in ("*/,(", "_"))
+            cut = next((cut for cut in cuts if cut > width // 2), width)
+            lines.append(word[:cut])
+            word = word[cut:]
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line] if line or not lines else lines
+
+
+def table(
+    rows: Sequence[Sequence[str]], width: int, right: Sequence[int], indent: str = ""
+) -> list[str]:
+    """Align rows; where they don't fit, the widest columns are wrapped. `right` are flush right."""
+    columns = [i for i in range(len(rows[0])) if any(row[i] for row in rows)]
+    widths = {i: max(len(row[i]) for row in rows) for i in columns}
+    room = width - len(indent) - GAP * (len(columns) - 1)
+    while sum(widths.values()) > room and max(widths.values()) > NARROWEST:
+        widest = max(widths, key=lambda i: widths[i])
+        widths[widest] -= 1
+    lines: list[str] = []
+    for row in rows:
+        pieces = {i: wrap(row[i], widths[i]) for i in columns}
+        for number in range(max(map(len, pieces.values()))):
+            cells: list[str] = []
+            for i in columns:
+                text = pieces[i][number] if number < len(pieces[i]) else ""
+                cells.append(text.rjust(widths[i]) if i in right else text.ljust(widths[i]))
+            lines.append((indent + (" " * GAP).join(cells)).rstrip())
+    return lines
+
+
+class _Printer:
+    def __init__(self, report: Report, width: int, color: bool) -> None:
+        self.report = report
+        self.width = width
+        self.color = color
+
+    def head(self, text: str) -> str:
+        return f"\033[1m{text}\033[0m" if self.color else text
+
+    def lines(self) -> Iterator[str]:
+        """Give the whole report, a block an aspect."""
+        yield from self.header()
+        yield from self.collectives()
+        yield from self.compute()
+        for name in PASSES:
+            yield from self.totals(name)
+        yield from self.memory()
+        yield from self.remarks()
+
+    def labelled(self, label: str, text: str) -> Iterator[str]:
+        for number, line in enumerate(wrap(text, self.width - 11)):
+            yield f"{label if number == 0 else '':<9}  {line}"
+
+    def header(self) -> Iterator[str]:
+        report = self.report
+        model = f"model {report.model}" + (", axes overlap" if report.overlap else "")
+        yield from self.labelled("strategy", f"{report.plan.strategy}, {model}")
+        axes: list[str] = []
+        for info in report.axes:
+            size = report.mesh[info.axis.name]
+            text = info.axis.name if size is None else f"{info.axis}={count(size)}"
+            links = f"({info.links})" if info.links != 1 else ""
+            axes.append(
+                text + (f" @{info.network}{links}" if links or info.network != "ici" else "")
+            )
+        if axes:
+            yield from self.labelled("mesh", ", ".join(axes))
+        if report.dims:
+            dims = [d if n is None else f"{d}={count(n)}" for d, n in report.dims.items()]
+            yield from self.labelled("dims", ", ".join(dims))
+        yield from self.labelled("hardware", self.hardware())
+        yield from self.labelled("figures", "of one device; times assume peak rates and no latency")
+
+    def hardware(self) -> str:
+        report = self.report
+        figures = report.symbols.figures
+        units = {"C": "FLOP/s", "W_ici": "B/s", "W_dcn": "B/s", "W_hbm": "B/s"}
+        shown: list[str] = []
+        for figure, unit in units.items():
+            value = report.known.get(figures[figure])
+            wanted = figure != "W_dcn" or any(i.network == "dcn" for i in report.axes)
+            if value is not None and wanted:
+                shown.append(f"{figures[figure]} {si(float(value), unit)}")
+        if report.hardware is None:
+            return ", ".join(shown) or "none named, so that its figures stay symbols"
+        size = report.hardware.get("hbm")
+        if size is not None:
+            shown.append(f"HBM {si(size, 'B')}")
+        return f"{report.hardware.name}: {', '.join(shown)}"
+
+    def collectives(self) -> Iterator[str]:
+        costs = self.report.collectives
+        yield ""
+        if not costs:
+            yield self.head("No collectives")
+            return
+        wide = self.width >= 120
+        yield self.head("Collectives") + "  (* on the critical path)"
+        title = ["", "", "", "bytes", "", "time", "why" if wide else ""]
+        rows = [title]
+        for cost in costs:
+            move = f"{cost.op}_{_subscript(cost.axes)}"
+            rows.append(
+                [
+                    "*" if cost.step.critical else " ",
+                    cost.pass_,
+                    f"{move} {cost.tensor}",
+                    str(cost.bytes),
+                    amount(cost.bytes, "B"),
+                    amount(cost.time, "s") or str(cost.time),
+                    cost.step.reason if wide else "",
+                ]
+            )
+        if all(cost.time.value is None for cost in costs):
+            rows[0][5] = "seconds"
+        yield from table(rows, self.width, (4,))
+
+    def compute(self) -> Iterator[str]:
+        """Show the contractions one by one, and what else there is as a sum."""
+        costs = [cost for cost in self.report.compute if cost.counted]
+        others = [c for c in self.report.compute if not c.counted and c.flops.formula]
+        if not costs and not others:
+            return
+        yield ""
+        yield self.head("Contractions" if costs else "No contractions")
+        texts = [cost.einsum for cost in costs]
+        formulas = [str(cost.flops) for cost in costs]
+        values = [amount(cost.flops, "FLOP") for cost in costs]
+        columns = [max(map(len, column), default=0) for column in (texts, formulas, values)]
+        room = self.width - 12
+        one_line = sum(columns) + 2 * GAP <= room
+        pass_ = ""
+        for cost, text, formula, value in zip(costs, texts, formulas, values, strict=True):
+            shown = cost.pass_ if cost.pass_ != pass_ else ""
+            pass_ = cost.pass_
+            if one_line:
+                cells = f"{text:<{columns[0]}}  {formula:<{columns[1]}}  {value:>{columns[2]}}"
+                yield f"  {shown:<8}  {cells}"
+                continue
+            # a tensor's brackets are kept together
+            for number, line in enumerate(wrap(text.replace(", ", f",{NO_BREAK}"), room)):
+                yield f"  {shown if number == 0 else '':<8}  {line}"
+            result = f" = {value.replace(' ', NO_BREAK)}" if value else " FLOPs"
+            for line in wrap(f"{formula}{result}", room - 2):
+                yield f"  {'':<8}    {line}"
+        if others:
+            more = amount(self.report.total.quantity("elementwise"), "FLOP")
+            text = f"and {len(others)} elementwise steps" + (f", {more}" if more else "")
+            yield f"  {text}, not counted below"
+
+    def totals(self, name: str) -> Iterator[str]:
+        totals = self.report.totals[name]
+        if name == "backward" and not self.report.plan.backward:
+            return
+        if name == "total" and not self.report.plan.backward:
+            return
+        yield ""
+        yield self.head({"forward": "Forward", "backward": "Backward", "total": "Both"}[name])
+        rows: list[list[str]] = []
+        for key, label in LABELS.items():
+            quantity = totals.quantity(key)
+            text = str(quantity)
+            if key == "t_overlapped":
+                text = "max(T_math, T_comms), a lower bound"
+            elif key == "t_serial":
+                text = "T_math + T_comms"
+            rows.append([f"{label:<13}", text, amount(quantity, UNITS.get(key, "s"))])
+        other = totals.quantity("elementwise")
+        if other.formula:
+            rows.insert(1, ["elementwise", str(other), amount(other, "FLOP")])
+        yield from table(rows, self.width, (2,), "  ")
+        condition = totals.condition
+        holds = {True: " (so it is)", False: " (it is not)", None: ""}[condition.holds]
+        if condition.text in ("always", "never"):
+            holds = ""
+        yield from self.indented("compute-bound", f"{condition}{holds}")
+        if condition.solved:
+            yield from self.indented("", f"that is {condition.solved}")
+
+    def indented(self, label: str, text: str) -> Iterator[str]:
+        for number, line in enumerate(wrap(text, self.width - 17)):
+            yield f"  {label if number == 0 else '':<13}  {line}"
+
+    def memory(self) -> Iterator[str]:
+        yield ""
+        yield self.head("Memory")
+        rows: list[list[str]] = []
+        program = self.report.plan.program
+        for key, label in MEMORY_LABELS.items():
+            quantity = self.report.memory.quantity(key)
+            words, formula = label, str(quantity)
+            if key == "optimizer" and self.report.plan.backward:
+                words = f"{label} {program.optimizer or ''}"
+                if program.optimizer is None:
+                    formula = "0 (no optimizer is named)"
+            rows.append([f"{words:<13}", formula, amount(quantity, "B")])
+        yield from table(rows, self.width, (2,), "  ")
+
+    def remarks(self) -> Iterator[str]:
+        if self.report.plan.alternatives:
+            yield ""
+            yield self.head("Alternatives")
+            for other in self.report.plan.alternatives:
+                text = f"{other.at}: {other.instead}, cheaper when {other.cheaper_when}"
+                for number, line in enumerate(wrap(text, self.width - 4)):
+                    yield f"  {'- ' if number == 0 else '  '}{line}"
+        for warning in self.report.warnings:
+            yield ""
+            for number, line in enumerate(wrap(f"warning: {warning}", self.width - 2)):
+                yield line if number == 0 else f"  {line}"
+
+
+def _subscript(axes: Sequence[str]) -> str:
+    if len(axes) == 1:
+        return axes[0]
+    return "".join(axes) if all(len(axis) == 1 for axis in axes) else "{" + ",".join(axes) + "}"

@@ -1,0 +1,36 @@
+"""Numbers for people: SI prefixes and four digits at most."""
+
+from __future__ import annotations
+
+from shardlang.cost.quantities import Quantity
+
+_LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_SMALL = ("", "m", "µ", "n", "p", "f")
+UNITS = {"flops": "FLOP", "elementwise": "FLOP", "bytes": "B"}
+
+
+def si(value: float, unit: str) -> str:
+    """Print a number with its unit: `33.55 MB`, `1.2 ms`, `0 B`."""
+    if not value:
+        return f"0 {unit}"
+    prefixes, step = (_LARGE, 1000.0) if unit != "s" or abs(value) >= 1 else (_SMALL, 0.001)
+    if unit == "s" and abs(value) >= 1:
+        prefixes = ("",)
+    index = 0
+    while index + 1 < len(prefixes) and (
+        abs(value) >= 999.95 if step > 1 else abs(value) < 0.99995
+    ):
+        value /= step
+        index += 1
+    return f"{value:.4g} {prefixes[index]}{unit}"
+
+
+def amount(quantity: Quantity, unit: str) -> str:
+    """Print a quantity's value with its unit, nothing where it is unknown or plainly zero."""
+    number = quantity.number if quantity.formula else None
+    return "" if number is None else si(float(number), unit)
+
+
+def count(value: float) -> str:
+    """Print a size of a dim: `48_000`."""
+    return f"{value:_}"

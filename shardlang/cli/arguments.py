@@ -1,0 +1,132 @@
+"""The options that commands share, and the values that they take."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError, SUPPRESS
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+FORMATS = ("text", "json", "latex", "markdown")
+"""What `--format` takes."""
+
+STRATEGIES = ("book", "optimal")
+"""What `--strategy` takes; `optimal` is not there yet and says so."""
+
+_NAME = r"[^\W\d]\w*'*"
+_VALUE = re.compile(
+    r"(?P<number>[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE](?P<power>[+-]?[0-9]+))?"
+    r"(?P<unit>Ki|Mi|Gi|Ti|[kKMGT])?\Z"
+)
+_UNITS = {
+    None: 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_LONGEST_NUMBER = 1000
+_LARGEST_POWER = 1000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One `--set NAME=VALUE`: a size, or a hardware quantity."""
+
+    name: str
+    value: Fraction
+
+
+def value(text: str) -> Fraction:
+    """Read a number in the notation of sizes: `48_000`, `3M`, `32Ki`, `4e6`, `1.8e11`."""
+    match = _VALUE.match(text.strip())
+    if match is None:
+        raise ArgumentTypeError(f"{shorten(text)} is not a number such as 4096, 48_000, 3M or 32Ki")
+    digits, power = match["number"], int((match["power"] or "0")[:9])
+    if len(digits) > _LONGEST_NUMBER or abs(power) > _LARGEST_POWER:
+        raise ArgumentTypeError(f"{shorten(text)} is too large a number")
+    number = Fraction(digits.rstrip(".").replace("_", "")) * Fraction(10) ** power
+    return number * _UNITS[match["unit"]]
+
+
+def setting(text: str) -> Setting:
+    """Read `NAME=VALUE`."""
+    name, equals, number = text.partition("=")
+    name = name.strip()
+    if not equals or re.fullmatch(_NAME, name) is None:
+        raise ArgumentTypeError(f"{shorten(text)} is not NAME=VALUE, as in B=3M")
+    return Setting(name, value(number))
+
+
+def mesh(text: str) -> str:
+    """Take the text of a mesh line, which the front end reads; refuse what is plainly none."""
+    if "\n" in text or re.match(rf"\s*{_NAME}\s*(?:[=,@]|\Z|\s\S)", text) is None:
+        raise ArgumentTypeError(f"{shorten(text)} is not a mesh such as X=16,Y=4")
+    return text
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Quote what was typed, cut where it is long."""
+    return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"
+
+
+def add_source(parser: ArgumentParser) -> None:
+    """Add where the program comes from, and what overrides it."""
+    parser.add_argument("file", metavar="FILE", nargs="?", help="a .shd file, or - for stdin")
+    parser.add_argument(
+        "-e",
+        dest="text",
+        metavar="TEXT",
+        action="append",
+        help="a line of notation instead of a file (repeatable)",
+    )
+    group = parser.add_argument_group("sizes and hardware")
+    group.add_argument(
+        "--set",
+        dest="settings",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="the size of a dim or an axis, or a hardware quantity (repeatable; wins over the file)",
+    )
+    group.add_argument("--mesh", metavar="X=16,Y=4", type=mesh, help="the mesh axes")
+    group.add_argument("--hardware", metavar="NAME|FILE", help="a name of the catalogue, or a TOML")
+
+
+def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
+    """Add how collectives are chosen; commands that choose none take them and do nothing."""
+    group = parser.add_argument_group("collectives") if shown else parser
+
+    def described(text: str) -> str:
+        return text if shown else SUPPRESS
+
+    group.add_argument(
+        "--strategy", choices=STRATEGIES, default="book", help=described("the rules (book)")
+    )
+    group.add_argument(
+        "--pass",
+        dest="passes",
+        choices=("both", "forward"),
+        default="both",
+        help=described("forward and backward, or forward alone (inference)"),
+    )
+    group.add_argument(
+        "--keep-gathered",
+        choices=("weights",),
+        help=described("keep gathered weights for the backward pass instead of gathering again"),
+    )
+
+
+def add_output(parser: ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """Add how and where the result is written."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=formats, default="text", help="text is the default")
+    group.add_argument("-o", dest="output", metavar="FILE", help="write the result to a file")
+    group.add_argument("--no-color", action="store_true", help="no colors (nor with NO_COLOR set)")

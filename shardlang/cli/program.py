@@ -1,0 +1,120 @@
+"""From arguments to a source, a program and a plan."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from shardlang.cli.arguments import Setting
+from shardlang.cli.streams import complain, UsageError
+from shardlang.diagnostics import ShardlangError
+from shardlang.source import Source
+
+if TYPE_CHECKING:
+    from shardlang.ir.plan import Plan
+    from shardlang.ir.program import Program
+
+
+def read_text(arguments: Namespace) -> Source:
+    """Give the text that the command line names: a file, stdin, or `-e`.
+
+    Raises `UsageError` where there is none, two, or one that can't be opened, and
+    `ShardlangError` where it is no text.
+    """
+    file: str | None = arguments.file
+    lines: list[str] | None = arguments.text
+    if lines is not None:
+        if file is not None:
+            raise UsageError("a file and -e are both given: use one of them")
+        return _typed("\n".join(lines))
+    if file is None:
+        raise UsageError("no program given: name a .shd file, - for stdin, or -e 'one line'")
+    # The standard streams are None where the caller closed them; the type stubs don't say so.
+    if file == "-" and getattr(sys, "stdin", None) is None:
+        raise UsageError("there is no standard input to read")
+    return _opened(file)
+
+
+def _typed(text: str) -> Source:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the text of -e is not UTF-8") from None
+    return Source("<-e>", text)
+
+
+def _opened(path: str) -> Source:
+    from shardlang.frontend.files import read_source
+    from shardlang.frontend.parse_errors import CannotRead, IsADirectory, NoSuchFile
+
+    try:
+        return read_source(path)
+    except ShardlangError as error:
+        mistake = error.diagnostics[0].mistake
+        if isinstance(mistake, NoSuchFile | IsADirectory | CannotRead):
+            raise UsageError(mistake.message()) from None
+        raise
+
+
+def read_program(arguments: Namespace) -> Program:
+    """Read and resolve the program with `--set`, `--mesh` and `--hardware` over it."""
+    return resolve_text(read_text(arguments), arguments)
+
+
+def resolve_text(source: Source, arguments: Namespace) -> Program:
+    """Resolve a text with the overrides of the command line.
+
+    Raises `ShardlangError` for what the text has wrong, `UsageError` for a `--set` of a name that
+    the program does not have.
+    """
+    from shardlang.frontend.parser import parse
+    from shardlang.frontend.resolve import Overrides, resolve
+
+    settings: list[Setting] = arguments.settings
+    overrides = Overrides(
+        sizes={x.name: x.value.numerator for x in settings if x.value.denominator == 1},
+        mesh=arguments.mesh,
+        hardware=arguments.hardware,
+        forward_only=arguments.passes == "forward",
+    )
+    program = resolve(parse(source), source, overrides)
+    sizes = _names(program)
+    for item in settings:
+        if item.value.denominator != 1 and item.name in sizes:
+            raise UsageError(f"--set {item.name}: a size is a whole number")
+    return program
+
+
+def _names(program: Program) -> frozenset[str]:
+    return frozenset(info.dim.name for info in program.dims).union(program.mesh.names)
+
+
+def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:
+    """Give the `--set`s that mean the hardware: those that are no dim and no axis."""
+    names = _names(program)
+    settings: list[Setting] = arguments.settings
+    return {x.name: x.value for x in settings if x.name not in names}
+
+
+def make_plan(arguments: Namespace) -> Plan:
+    """Lower the program that the command line names; the plan's warnings go to stderr."""
+    plan = lower_program(read_program(arguments), arguments)
+    for warning in plan.warnings:
+        complain(f"warning: {warning}")
+    return plan
+
+
+def lower_program(program: Program, arguments: Namespace) -> Plan:
+    """Lower a program with the strategy and the passes that were asked for."""
+    from shardlang.passes import lower
+
+    if arguments.strategy == "optimal":
+        raise UsageError("--strategy optimal is not in this version yet; use --strategy book")
+    return lower(
+        program,
+        strategy=arguments.strategy,
+        keep_gathered=arguments.keep_gathered is not None,
+        forward_only=arguments.passes == "forward",
+    )

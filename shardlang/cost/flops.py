@@ -1,0 +1,105 @@
+"""FLOPs of a step on one device: a row an operation.
+
+A contraction counts one multiply-add, 2 FLOPs, a point of its index space: 2 times the product of
+all its distinct dims, however many operands it has. Everything else is *elementwise* and counted
+apart, as the book does: totals and T_math hold contractions alone, since elementwise work runs on
+another unit and is bound by memory. (`counts` says which steps these are.)
+
+| operation                 | FLOPs on one device                                              |
+| ------------------------- | ---------------------------------------------------------------- |
+| contraction               | 2 a point of the index space                                      |
+| product, nothing summed   | (operands - 1) an element                                         |
+| linear combination        | a sum each, and a product for each factor that is not 1 or -1     |
+| function, quotient, equal | 1 an element                                                      |
+| reduction                 | 1 an element of the operand                                       |
+| new names for dims        | nothing                                                           |
+
+A dim counts with its local size: its size over the axes that split it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from shardlang.cost.local import local_elements
+from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.plan import Pass, Step
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Axis, Dim
+
+
+def index_space(step: Step) -> Monomial:
+    """Give the number of points of a step's index space on one device."""
+    dims: dict[Dim, None] = {}
+    axes: dict[Axis, None] = {}
+    for array in (*step.inputs, step.output):
+        for dim, split in zip(array.tensor.dims, array.layout.sharding, strict=True):
+            dims[dim] = None
+            axes.update(dict.fromkeys(split))
+    powers = [(dim.name, 1) for dim in dims] + [(axis.name, -1) for axis in axes]
+    return Monomial(Fraction(1), tuple(sorted(powers)))
+
+
+def _einsum(step: Step) -> Monomial:
+    assert isinstance(step.op, Einsum)
+    times = 2 if step.op.contracted else len(step.inputs) - 1
+    return index_space(step) * times
+
+
+def _linear(step: Step) -> Monomial:
+    assert isinstance(step.op, Linear)
+    sums = len(step.op.coefficients) - 1 + bool(step.op.constant)
+    products = sum(abs(c.value) != 1 or bool(c.per) for c in step.op.coefficients)
+    return local_elements(step.output) * (sums + products)
+
+
+def _map(step: Step) -> Monomial:
+    assert isinstance(step.op, Map)
+    return local_elements(step.output) * FUNCTIONS[step.op.function].flops
+
+
+def _each(step: Step) -> Monomial:
+    return local_elements(step.output)
+
+
+def _reduce(step: Step) -> Monomial:
+    return local_elements(step.inputs[0])
+
+
+def _nothing(step: Step) -> Monomial:
+    return local_elements(step.output) * 0
+
+
+FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
+    Einsum: _einsum,
+    Linear: _linear,
+    Map: _map,
+    Divide: _each,
+    Equal: _each,
+    Reduce: _reduce,
+    Rename: _nothing,
+}
+"""How an operation's FLOPs are counted."""
+
+
+def flops(step: Step) -> Monomial:
+    """Give the FLOPs of a compute step on one device; the coefficient may be zero."""
+    row = FLOPS.get(type(step.op))
+    if row is None:
+        raise LookupError(f"internal error: {type(step.op).__name__} has no row in the table FLOPS")
+    return row(step)
+
+
+def counts(step: Step, section: Pass) -> bool:
+    """Say whether a step's FLOPs count for T_math: whether it is a contraction.
+
+    One exception: a contraction of the backward pass whose operands all have the same dims is the
+    gradient of a product with broadcasting (a norm's scale, a softmax's sum). It reuses nothing, and
+    is elementwise work as the product was.
+    """
+    if not isinstance(step.op, Einsum) or not step.op.contracted:
+        return False
+    dims = {frozenset(array.tensor.dims) for array in step.inputs}
+    return section == "forward" or len(dims) > 1

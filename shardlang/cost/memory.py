@@ -1,0 +1,223 @@
+"""Memory of one device in bytes, read from the plan's steps.
+
+- parameters: the weights, as they lie;
+- gradients: of the weights, in the layout that the backward pass ends with;
+- optimizer: its state for each weight (table `OPTIMIZERS`), split as the weight is;
+- activations: what the backward pass reads of the forward pass, each value and layout once, weights
+  where they lie left out: inputs, intermediates, and gathered copies that are kept. With no
+  backward pass: the most that is alive at once, gathered copies left out;
+- gathered_peak: the most that gathered copies take at once, those counted as activations left out,
+  each alive from its AllGather to its last use;
+- total: the sum, which holds each byte once. No allocator keeps all five at their largest at the
+  same moment, so that it is a bound from above on what these five need.
+
+A value under another name (a copy in the same layout, or new names for dims) takes no memory of its
+own: it is the value that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardlang.cost.formula import Formula, Powers
+from shardlang.cost.local import local_bytes, local_elements
+from shardlang.ir.ops import AllGather, Coefficient, Linear, Rename
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFormulas:
+    """Bytes a device, by what they hold."""
+
+    parameters: Formula
+    gradients: Formula
+    optimizer: Formula
+    activations: Formula
+    gathered_peak: Formula
+
+    @property
+    def total(self) -> Formula:
+        """The sum of all."""
+        return Formula.sum(
+            (self.parameters, self.gradients, self.optimizer, self.activations, self.gathered_peak)
+        )
+
+
+def _per_element(width: int) -> Callable[[Array], Formula]:
+    def state(weight: Array) -> Formula:
+        return Formula.of(local_elements(weight) * width) if width else Formula()
+
+    return state
+
+
+def _factored(weight: Array) -> Formula:
+    """Give adafactor's rows and columns in f32: the second moment without one of two last dims."""
+    whole = local_elements(weight) * 4
+    if len(weight.tensor.dims) < 2:
+        return Formula.of(whole)
+    without: list[Monomial] = []
+    for dim in weight.tensor.dims[-2:]:
+        local = Monomial.of(dim.name)
+        for axis in weight.axes(dim):
+            local = local / Monomial.of(axis.name)
+        without.append(whole / local)
+    return Formula.of(*without)
+
+
+OPTIMIZERS: Mapping[str, Callable[[Array], Formula]] = {
+    "adam": _per_element(8),
+    "adamw": _per_element(12),
+    "sgd": _per_element(0),
+    "momentum": _per_element(4),
+    "lion": _per_element(4),
+    "muon": _per_element(4),
+    "adafactor": _factored,
+    "none": _per_element(0),
+}
+"""State beside the weight: adam two f32 moments (8 bytes an element), adamw those and an f32 master
+copy (12), momentum, lion and muon one f32 moment (4), adafactor f32 rows and columns, sgd nothing."""
+
+
+def _add(arrays: Iterable[Array]) -> Formula:
+    return Formula.of(*(local_bytes(array) for array in arrays))
+
+
+class Storage:
+    """Which array a value is stored as: itself, or the one that it is another name of."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.same: dict[Array, Array] = {}
+        for _, step in plan.steps():
+            if _is_another_name(step):
+                self.same[step.output] = self.root(step.inputs[0])
+
+    def root(self, array: Array) -> Array:
+        """Give the array that holds a value."""
+        return self.same.get(array, array)
+
+
+def _is_another_name(step: Step) -> bool:
+    match step.op:
+        case Rename():
+            return True
+        case Linear((Coefficient(value, ()),), constant):
+            source = step.inputs[0]
+            alike = (
+                source.layout == step.output.layout
+                and source.tensor.dims == step.output.tensor.dims
+            )
+            same_type = source.tensor.dtype == step.output.tensor.dtype
+            return value == 1 and not constant and alike and same_type
+        case _:
+            return False
+
+
+def kept_for_backward(plan: Plan, storage: Storage) -> list[Array]:
+    """List what the backward pass reads of the forward pass, in the order of first reading."""
+    homes = {leaf.array for leaf in plan.program.leaves}
+    before = homes.union(step.output for step in plan.forward)
+    made = set(plan.cotangents)
+    kept: dict[Array, None] = {}
+    for step in plan.backward:
+        for array in step.inputs:
+            if array not in made and array in before:
+                kept[storage.root(array)] = None
+        made.add(step.output)
+    weights = {leaf.array for leaf in plan.program.leaves if leaf.kind == "param"}
+    return [array for array in kept if array not in weights]
+
+
+def _last_uses(steps: Sequence[Step], ends: Iterable[Array], storage: Storage) -> list[list[Array]]:
+    """Give what is read for the last time at each step; `ends` outlive the pass."""
+    last: list[list[Array]] = [[] for _ in steps]
+    seen = {storage.root(array) for array in ends}
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        if step.output not in storage.same:
+            if step.output not in seen:  # nobody reads it
+                last[index].append(step.output)
+            seen.discard(step.output)
+        for array in map(storage.root, step.inputs):
+            if array not in seen:
+                seen.add(array)
+                last[index].append(array)
+    return last
+
+
+def peak(
+    steps: Sequence[Step],
+    ends: Iterable[Array],
+    start: Iterable[Array],
+    counts: Callable[[Step], bool],
+    storage: Storage,
+) -> Formula:
+    """Give the most that counted results and `start` take at once in one pass over the steps."""
+    alive: set[Array] = set()
+    held: dict[Powers, Fraction] = {}  # the bytes alive, kept up to date
+
+    def change(array: Array, sign: int) -> None:
+        size = local_bytes(array)
+        total = held.get(size.powers, Fraction(0)) + sign * size.coefficient
+        if total:
+            held[size.powers] = total
+        else:
+            held.pop(size.powers, None)
+
+    def snapshot() -> Formula:
+        return Formula.of(*(Monomial(number, powers) for powers, number in held.items()))
+
+    for array in start:
+        alive.add(array)
+        change(array, 1)
+    most = [snapshot()]
+    for step, done in zip(steps, _last_uses(steps, ends, storage), strict=True):
+        if counts(step) and step.output not in alive and step.output not in storage.same:
+            alive.add(step.output)
+            change(step.output, 1)
+            most.append(snapshot())
+        for array in done:
+            if array in alive:
+                alive.remove(array)
+                change(array, -1)
+    return Formula.largest(most)
+
+
+def memory(plan: Plan) -> MemoryFormulas:
+    """Add up the memory of one device, in the plan's own names."""
+    weights = [leaf.array for leaf in plan.program.leaves if leaf.kind == "param"]
+    storage = Storage(plan)
+    kept = kept_for_backward(plan, storage)
+    held = set(kept)
+
+    def gathered(step: Step) -> bool:
+        return isinstance(step.op, AllGather) and step.output not in held
+
+    peaks = [
+        peak(plan.forward, plan.outputs, (), gathered, storage),
+        peak(plan.backward, (g.gradient for g in plan.gradients), (), gathered, storage),
+    ]
+    if not plan.backward:
+        parameters = plan.parameters
+        inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
+
+        def value(step: Step) -> bool:
+            made = isinstance(step.op, AllGather)
+            return not made and step.output.tensor not in parameters
+
+        activations = peak(plan.forward, plan.outputs, inputs, value, storage)
+    else:
+        activations = _add(kept)
+    trained = {leaf.tensor for leaf in weights}
+    gradients = [g.gradient for g in plan.gradients if g.leaf.tensor in trained]
+    state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
+    return MemoryFormulas(
+        parameters=_add(weights),
+        gradients=_add(gradients) if plan.backward else Formula(),
+        optimizer=Formula.sum(state(weight) for weight in weights) if state else Formula(),
+        activations=activations,
+        gathered_peak=Formula.largest(peaks),
+    )

@@ -1,0 +1,299 @@
+"""Pricing: from a plan to its report, each step once, then the sums.
+
+The bandwidth of an axis is `M_X*W_ici`, with M_X the number of hardware axes that it spans (its
+`links`, 1 where nothing is said); that of several axes is the sum. A `@dcn` axis has `W_dcn` (times
+its links, if it has more than one). In a collective over axes of both networks the slower governs:
+it is priced as if all of it crossed the `@dcn` axes, once, since they share a chip's one way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import cast
+
+from shardlang.cost.bound import batch_of, compute_bound
+from shardlang.cost.flops import counts, flops
+from shardlang.cost.formula import composite, Formula
+from shardlang.cost.local import local_bytes
+from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
+from shardlang.cost.models import bytes_moved, Model, Moved
+from shardlang.cost.quantities import (
+    CollectiveCost,
+    ComputeCost,
+    LARGEST,
+    Memory,
+    Quantity,
+    Totals,
+)
+from shardlang.cost.report import MEMORY, Overlap, PASSES, Report
+from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
+from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.hardware.catalogue import Hardware
+from shardlang.hardware.errors import BadQuantity, UnknownQuantity
+from shardlang.ir.ops import Collective
+from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Axis, promote
+from shardlang.source import Source, Span
+
+UNUSED = frozenset({"w_ici", "ici_axes"})
+"""Figures of the catalogue that may be set, though no formula has them."""
+
+
+class Pricing:
+    """Prices the steps of one plan: names first, then each step once, then the sums."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        hardware: Hardware | None,
+        model: Model,
+        overlap: Overlap,
+        sets: Mapping[str, float | Fraction],
+    ) -> None:
+        self.plan = plan
+        self.hardware = hardware
+        self.model = model
+        self.overlap: Overlap = overlap
+        self.warnings = list(plan.warnings)
+        dims, self.axes, literals = dims_and_axes(plan)
+        size = None if hardware is None else hardware.get("hbm")
+        self.hbm = None if size is None else Fraction(size)
+        self.symbols = make_symbols(dims, (i.axis.name for i in self.axes), literals=literals)
+        self.info = {info.axis: info for info in self.axes}
+        self.known: dict[str, Fraction] = {}
+        self.ones: dict[str, Fraction] = {}
+        self._values(sets)
+
+    # --- what is known ---
+
+    def _values(self, sets: Mapping[str, float | Fraction]) -> None:
+        sizes, figures = self._sort(sets)
+        for name, value in known_sizes(self.plan, self.axes, sizes).items():
+            if name in self.symbols.of:
+                self.known[self.symbols.of[name]] = value
+        for axis, info in self.info.items():
+            links = self.symbols.links(axis)
+            self.known[links] = Fraction(info.links)
+            if info.links == 1 and links not in figures:
+                self.ones[links] = Fraction(1)
+        if self.hardware is not None:
+            for figure in FIGURES:
+                value = self._peak() if figure == "C" else self.hardware.get(figure)
+                if value is not None:
+                    self.known[self.symbols.figures[figure]] = Fraction(value)
+        self.known.update(figures)
+        for name, symbol in self.symbols.renamed.items():
+            self.warnings.append(f"'{name}' is written {symbol} in formulas")
+
+    def _sort(
+        self, sets: Mapping[str, float | Fraction]
+    ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+        """Sort what is set into sizes, by their own names, and hardware figures, by symbols."""
+        sizes: dict[str, Fraction] = {}
+        figures: dict[str, Fraction] = {}
+        own = set(self.symbols.figures.values())
+        for name, given in sets.items():
+            where = Source("--set", f"{name}={given}")
+            try:
+                value = Fraction(given)
+            except (ValueError, OverflowError, TypeError):
+                value = Fraction(0)
+            if value <= 0:
+                mistake = BadQuantity(name, str(given))
+                raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
+            if name in self.symbols.of:
+                sizes[name] = value
+            elif name in own:
+                figures[name] = value
+            elif name == "hbm":
+                self.hbm = value
+            elif name in UNUSED:
+                self.warnings.append(f"no formula uses {name}")
+            else:
+                import difflib  # noqa: PLC0415  (for the error alone)
+
+                near = difflib.get_close_matches(name, [*self.symbols.of, *own], n=1)
+                unknown = UnknownQuantity(name, near[0] if near else None)
+                raise ShardlangError([Diagnostic(where, Span(0, len(name)), unknown)])
+        return sizes, figures
+
+    def _peak(self) -> float | None:
+        """Give C: the peak at the dtype of the contractions if they share one, else at bf16."""
+        assert self.hardware is not None
+        types = {
+            promote(array.tensor.dtype for array in step.inputs)
+            for pass_, step in self.plan.steps()
+            if counts(step, pass_)
+        }
+        names = {dtype.name for dtype in types}
+        if len(names) == 1 and names != {"bf16"}:
+            (name,) = names
+            peak = self.hardware.peak(name)
+            if peak is not None:
+                self.warnings.append(f"C is the {name} peak of {self.hardware.name}")
+                return peak
+        if names - {"bf16"}:
+            listed = ", ".join(sorted(names - {"bf16"}))
+            self.warnings.append(f"C is the bf16 peak, also for contractions in {listed}")
+        return self.hardware.get("C")
+
+    def quantity(self, formula: Formula) -> Quantity:
+        """Put a value beside a formula."""
+        return Quantity(formula, formula.value(self.known))
+
+    # --- one step ---
+
+    def counting(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """Give the axes that are not known to have size 1."""
+        return tuple(a for a in axes if self.known.get(self.symbols.of[a.name]) != 1)
+
+    def collective(self, pass_: Pass, step: Step) -> CollectiveCost:
+        """Price a collective."""
+        axes = self.counting(cast("Collective", step.op).axes)
+        name = self.symbols.monomial
+        moved = Moved(
+            operand=name(local_bytes(step.inputs[0])),
+            result=name(local_bytes(step.output)),
+            n=name(Monomial.of(*(axis.name for axis in axes))),
+        )
+        sent = bytes_moved(self.model, step, moved, axes)
+        time = sent / self.bandwidth(axes) if axes else sent
+        return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
+
+    def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
+        """Give the bandwidth of a collective over the axes, in bytes/s."""
+        infos = [self.info[axis] for axis in axes]
+        slow = [info for info in infos if info.network == "dcn"]
+        figures = self.symbols.figures
+        if slow:
+            links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
+            factor = [composite(self.symbols.links(i.axis) for i in links)] if links else []
+            return Monomial.of(figures["W_dcn"], *factor)
+        links = composite(self.symbols.links(info.axis) for info in infos)
+        return Monomial.of(figures["W_ici"], links)
+
+    def compute(self, pass_: Pass, step: Step) -> ComputeCost:
+        """Count a compute step."""
+        work = Formula.of(self.symbols.monomial(flops(step)))
+        return ComputeCost(pass_, step, self.quantity(work), counts(step, pass_))
+
+    # --- the whole ---
+
+    def report(self) -> Report:
+        """Price everything."""
+        steps = list(self.plan.steps())
+        collectives = [self.collective(p, step) for p, step in steps if step.is_collective]
+        compute = [self.compute(p, step) for p, step in steps if step.is_compute]
+        groups = {name: self.groups(collectives, name) for name in PASSES}
+        batch = batch_of(self.plan, self.symbols)
+        totals: dict[str, Totals] = {}
+        for name in PASSES:
+            mine = [c for c in compute if name in (c.pass_, "total")]
+            work = Formula.sum(c.flops.formula for c in mine if c.counted)
+            other = Formula.sum(c.flops.formula for c in mine if not c.counted)
+            math = work / Monomial.of(self.symbols.figures["C"])
+            comms = self.overlapping(groups[name])
+            formulas = {
+                "flops": work,
+                "elementwise": other,
+                "bytes": Formula.sum(sent for sent, _ in groups[name].values()),
+                "t_math": math,
+                "t_comms": comms,
+                "t_overlapped": Formula.largest((math, comms)),
+                "t_serial": math + comms,
+            }
+            condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
+            totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
+        held = Memory(self.memory(memory(self.plan)))
+        self.check(totals, held)
+        return Report(
+            plan=self.plan,
+            hardware=self.hardware,
+            model=self.model.name,
+            overlap=self.overlap,
+            symbols=self.symbols,
+            known=self.known,
+            axes=tuple(self.axes),
+            collectives=tuple(collectives),
+            compute=tuple(compute),
+            totals=totals,
+            memory=held,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            groups=groups,
+        )
+
+    def groups(
+        self, collectives: Iterable[CollectiveCost], pass_: str
+    ) -> dict[tuple[str, ...], tuple[Formula, Formula]]:
+        """Add up bytes and seconds by the axes that a collective runs over, in mesh order."""
+        found: dict[tuple[str, ...], list[CollectiveCost]] = {}
+        for priced in collectives:
+            axes = set(self.counting(cast("Collective", priced.step.op).axes))
+            if axes and pass_ in (priced.pass_, "total"):
+                key = tuple(self.symbols.of[i.axis.name] for i in self.axes if i.axis in axes)
+                found.setdefault(key, []).append(priced)
+        return {
+            key: (
+                Formula.sum(c.bytes.formula for c in group),
+                Formula.sum(c.time.formula for c in group),
+            )
+            for key, group in found.items()
+        }
+
+    def overlapping(self, groups: Mapping[tuple[str, ...], tuple[Formula, Formula]]) -> Formula:
+        """Give T_comms: the sum, or the busiest axis' sum where axes overlap."""
+        if self.overlap is None:
+            return Formula.sum(seconds for _, seconds in groups.values())
+        axes = dict.fromkeys(axis for key in groups for axis in key)
+        return Formula.largest(
+            Formula.sum(seconds for key, (_, seconds) in groups.items() if axis in key)
+            for axis in axes
+        )
+
+    def memory(self, formulas: MemoryFormulas) -> dict[str, Quantity]:
+        """Write the memory in the report's symbols."""
+        own = {key: self.named(getattr(formulas, key)) for key in MEMORY}
+        return {key: self.quantity(formula) for key, formula in own.items()}
+
+    def named(self, formula: Formula) -> Formula:
+        """Write a formula of dims and axes in the report's symbols."""
+        if self.symbols.plain:
+            return formula
+        return Formula.sum(
+            (
+                Formula.of(*(self.symbols.monomial(term) for term in formula.terms)),
+                *(
+                    Formula.largest(self.named(option) for option in options)
+                    for options in formula.maxima
+                ),
+            )
+        )
+
+    def check(self, totals: Mapping[str, Totals], held: Memory) -> None:
+        """Warn of what the figures leave out, or can't say."""
+        program = self.plan.program
+        optimizer = program.optimizer
+        if optimizer is not None and optimizer not in OPTIMIZERS:
+            listed = ", ".join(OPTIMIZERS)
+            self.warnings.append(
+                f"the optimizer '{optimizer}' is not known ({listed}): its state counts 0 bytes"
+            )
+        if self.hardware is not None:
+            used = frozenset[str]().union(
+                *(t.quantity("t_comms").formula.names for t in totals.values())
+            )
+            for figure in FIGURES:
+                symbol = self.symbols.figures[figure]
+                if symbol in used and symbol not in self.known:
+                    self.warnings.append(f"{self.hardware.name} has no figure {figure}")
+        needed = held.quantity("total").value
+        if self.hbm is not None and needed is not None and needed > self.hbm:
+            self.warnings.append(
+                f"the memory needed is more than one device's {float(self.hbm) / 1e9:g} GB"
+            )
+        values = [q.value for t in totals.values() for q in t.quantities.values()]
+        values += [q.value for q in held.quantities.values()]
+        if any(value is not None and value > LARGEST for value in values):
+            self.warnings.append("some values are beyond 1e300 and are left out")

@@ -1,0 +1,185 @@
+"""What reports are made of: formulas with their values, priced steps, totals and memory.
+
+Attributes such as `totals.t_comms` are sympy expressions, made when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+from shardlang.cost.bound import Condition
+from shardlang.cost.formula import Formula
+from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
+from shardlang.ir.plan import Pass, Step
+from shardlang.ir.printer import statement
+
+LARGEST = 10**300
+"""Values beyond are left out of reports: neither a float nor most readers of JSON hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A formula and its value where everything in it is known; `expr` is the sympy expression."""
+
+    formula: Formula
+    value: Fraction | None
+
+    @property
+    def expr(self) -> Any:
+        """Give it as a sympy expression."""
+        return self.formula.sympy()
+
+    @property
+    def number(self) -> int | float | None:
+        """Give the value as an integer where it is one, None where unknown or beyond 1e300."""
+        if self.value is None or self.value > LARGEST:
+            return None
+        return self.value.numerator if self.value.denominator == 1 else float(self.value)
+
+    def __str__(self) -> str:
+        """Print the formula."""
+        return str(self.formula)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """A collective and its price."""
+
+    pass_: Pass
+    step: Step
+    bytes: Quantity
+    time: Quantity
+
+    @property
+    def op(self) -> str:
+        """The collective's name."""
+        return type(self.step.op).__name__
+
+    @property
+    def tensor(self) -> str:
+        """The tensor that moves."""
+        return self.step.inputs[0].name
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that it runs over."""
+        return tuple(axis.name for axis in cast("Collective", self.step.op).axes)
+
+    @property
+    def dim(self) -> str | None:
+        """The dim that is joined or split, None for AllReduce and Permute."""
+        match self.step.op:
+            case AllGather(_, dim) | ReduceScatter(_, dim) | AllToAll(_, _, dim):
+                return dim.name
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeCost:
+    """A compute step and its FLOPs; `counted` says whether they are in the totals."""
+
+    pass_: Pass
+    step: Step
+    flops: Quantity
+    counted: bool
+
+    @property
+    def einsum(self) -> str:
+        """The step in the notation."""
+        return statement(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a pass (or both) comes to; each attribute is a sympy expression.
+
+    `quantity(name)` gives the same with its value; `elementwise` are the FLOPs outside of
+    contractions, which no other total includes.
+    """
+
+    quantities: Mapping[str, Quantity]
+    condition: Condition
+
+    def quantity(self, name: str) -> Quantity:
+        """Give a total by its name, with formula and value."""
+        return self.quantities[name]
+
+    @property
+    def flops(self) -> Any:
+        """FLOPs of contractions on one device."""
+        return self.quantities["flops"].expr
+
+    @property
+    def elementwise(self) -> Any:
+        """FLOPs of everything else on one device."""
+        return self.quantities["elementwise"].expr
+
+    @property
+    def bytes(self) -> Any:
+        """Bytes that one device moves."""
+        return self.quantities["bytes"].expr
+
+    @property
+    def t_math(self) -> Any:
+        """FLOPs over C, in seconds."""
+        return self.quantities["t_math"].expr
+
+    @property
+    def t_comms(self) -> Any:
+        """Time of the collectives, in seconds."""
+        return self.quantities["t_comms"].expr
+
+    @property
+    def t_overlapped(self) -> Any:
+        """The larger of T_math and T_comms, in seconds: a lower bound."""
+        return self.quantities["t_overlapped"].expr
+
+    @property
+    def t_serial(self) -> Any:
+        """The sum of T_math and T_comms, in seconds."""
+        return self.quantities["t_serial"].expr
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one device by what they hold (`shardlang.cost.memory`); sympy expressions."""
+
+    quantities: Mapping[str, Quantity]
+
+    def quantity(self, name: str) -> Quantity:
+        """Give a part by its name, with formula and value."""
+        return self.quantities[name]
+
+    @property
+    def parameters(self) -> Any:
+        """The weights."""
+        return self.quantities["parameters"].expr
+
+    @property
+    def gradients(self) -> Any:
+        """The weights' gradients."""
+        return self.quantities["gradients"].expr
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer's state."""
+        return self.quantities["optimizer"].expr
+
+    @property
+    def activations(self) -> Any:
+        """What is kept for the backward pass."""
+        return self.quantities["activations"].expr
+
+    @property
+    def gathered_peak(self) -> Any:
+        """The most that temporary gathered copies take."""
+        return self.quantities["gathered_peak"].expr
+
+    @property
+    def total(self) -> Any:
+        """The sum."""
+        return self.quantities["total"].expr

@@ -1,0 +1,234 @@
+"""The cost report: data only, in formulas and numbers, made from a plan.
+
+`cost` prices every step of the plan once (`shardlang.cost.pricing`); a `Report` holds the result.
+Attributes such as `report.total.t_comms` are sympy expressions, made (and sympy imported) when they
+are asked for; texts and `to_dict` need no sympy. Bytes, FLOPs and memory are those of one device;
+times are in seconds, at peak rates: they leave out latency, what memory bandwidth bounds, and every
+inefficiency.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib import import_module
+from typing import Any, Literal
+
+from shardlang.cost.bound import Condition
+from shardlang.cost.formula import Formula
+from shardlang.cost.models import Model, MODELS
+from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
+from shardlang.cost.symbols import Symbols
+from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.ir.plan import Plan
+from shardlang.ir.types import AxisInfo
+from shardlang.source import Span
+
+Overlap = Literal["axes"] | None
+PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
+TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
+MEMORY = ("parameters", "gradients", "optimizer", "activations", "gathered_peak", "total")
+
+RENDERERS: Mapping[str, str] = {
+    "text": "shardlang.backends.report_text",
+    "latex": "shardlang.backends.report_latex",
+    "markdown": "shardlang.backends.report_markdown",
+    "html": "shardlang.backends.report_html",
+}
+"""Where each format is made; a renderer reads the report, and is loaded by name when needed."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The cost of a plan.
+
+    `known` gives the value of each symbol that has one; `groups` holds the communication of each
+    pass by the axes it runs over, as (bytes, seconds).
+    """
+
+    plan: Plan
+    hardware: Hardware | None
+    model: str
+    overlap: Overlap
+    symbols: Symbols
+    known: Mapping[str, Fraction]
+    axes: tuple[AxisInfo, ...]
+    collectives: tuple[CollectiveCost, ...]
+    compute: tuple[ComputeCost, ...]
+    totals: Mapping[str, Totals]
+    memory: Memory
+    warnings: tuple[str, ...] = ()
+    groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
+        default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
+    )
+
+    @property
+    def forward(self) -> Totals:
+        """The forward pass."""
+        return self.totals["forward"]
+
+    @property
+    def backward(self) -> Totals:
+        """The backward pass."""
+        return self.totals["backward"]
+
+    @property
+    def total(self) -> Totals:
+        """Both passes."""
+        return self.totals["total"]
+
+    @property
+    def compute_bound(self) -> Mapping[str, Condition]:
+        """The condition under which each pass is compute-bound."""
+        return {name: self.totals[name].condition for name in PASSES}
+
+    @property
+    def dims(self) -> Mapping[str, int | float | None]:
+        """The dims with their sizes, None where they are symbols."""
+        names = [name for name, s in self.symbols.of.items() if self.symbols.kinds[s] == "dim"]
+        return {name: self._size(name) for name in names}
+
+    @property
+    def mesh(self) -> Mapping[str, int | float | None]:
+        """The axes with their sizes, None where they are symbols."""
+        return {info.axis.name: self._size(info.axis.name) for info in self.axes}
+
+    def _size(self, name: str) -> int | float | None:
+        value = self.known.get(self.symbols.of[name])
+        return Quantity(Formula(), value).number
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as the JSON object of schema 1."""
+        return {
+            "schema": 1,
+            "strategy": self.plan.strategy,
+            "mesh": dict(self.mesh),
+            "dims": dict(self.dims),
+            "hardware": None if self.hardware is None else self.hardware.name,
+            "collectives": [
+                {
+                    "pass": cost.pass_,
+                    "op": cost.op,
+                    "tensor": cost.tensor,
+                    "axes": list(cost.axes),
+                    "dim": cost.dim,
+                    "from": str(cost.step.inputs[0]),
+                    "to": str(cost.step.output),
+                    "bytes": _entry(cost.bytes),
+                    "time": _entry(cost.time, "seconds"),
+                    "critical": cost.step.critical,
+                    "reason": cost.step.reason,
+                }
+                for cost in self.collectives
+            ],
+            "compute": [
+                {"pass": cost.pass_, "einsum": cost.einsum, "flops": _entry(cost.flops)}
+                for cost in self.compute
+            ],
+            "totals": {
+                name: {
+                    key: _entry(totals.quantity(key), "seconds" if key[:2] == "t_" else "value")
+                    for key in TOTALS
+                }
+                for name, totals in self.totals.items()
+            },
+            "compute_bound": {name: str(value) for name, value in self.compute_bound.items()},
+            "memory": {key: _entry(self.memory.quantity(key)) for key in MEMORY},
+            "alternatives": [
+                {"at": a.at, "instead": a.instead, "cheaper_when": a.cheaper_when}
+                for a in self.plan.alternatives
+            ],
+            "warnings": list(self.warnings),
+            "symbols": dict(self.symbols.kinds),
+        }
+
+    def to_json(self) -> str:
+        """Give the report as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
+
+    def _render(self, form: str, **options: Any) -> str:
+        render: Callable[..., str] = import_module(RENDERERS[form]).render
+        return render(self, **options)
+
+    def to_text(self, width: int = 80, *, color: bool = False) -> str:
+        """Give the report for people, in `width` columns."""
+        return self._render("text", width=width, color=color)
+
+    def to_latex(self) -> str:
+        """Give the report as LaTeX tables, to be included in a document."""
+        return self._render("latex")
+
+    def to_markdown(self) -> str:
+        """Give the report as Markdown."""
+        return self._render("markdown")
+
+    def to_html(self) -> str:
+        """Give the report as a piece of HTML."""
+        return self._render("html")
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_latex_(self) -> str:
+        return self._render("latex", notebook=True)
+
+    def compile(
+        self, names: Sequence[str], outputs: str | Sequence[str] = (*TOTALS, "memory")
+    ) -> Callable[..., Any]:
+        """Give a numpy function of the named symbols over arrays that broadcast.
+
+        See `shardlang.cost.numeric.Compiled`.
+        """
+        from shardlang.cost.numeric import Compiled  # noqa: PLC0415  (imports numpy)
+
+        wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        return Compiled.of(self, tuple(names), wanted)
+
+
+def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:
+    number = quantity.number
+    if key == "seconds" and number is not None:
+        number = float(number)
+    return {"formula": str(quantity.formula), key: number}
+
+
+def cost(
+    plan: Plan,
+    hardware: str | Hardware | None = None,
+    model: str | Model = "book",
+    overlap: Overlap = None,
+    sets: Mapping[str, float | Fraction] | None = None,
+) -> Report:
+    """Price a plan.
+
+    `hardware` is a name or a path (else the program's own, else its figures stay symbols); `sets`
+    gives sizes and hardware figures by name and wins over both. `overlap="axes"` lets collectives
+    over different axes run at once. Raises `ShardlangError` for hardware that does not exist and
+    for names or values in `sets` that make no sense.
+    """
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ValueError(f"no model is called {model!r}: {', '.join(MODELS)}")
+        model = MODELS[model]
+    from shardlang.cost.pricing import Pricing  # noqa: PLC0415  (it makes reports)
+
+    return Pricing(plan, _hardware(plan, hardware), model, overlap, sets or {}).report()
+
+
+def _hardware(plan: Plan, given: str | Hardware | None) -> Hardware | None:
+    """Load what is asked for, or what the program names, with the place where it does."""
+    if isinstance(given, Hardware):
+        return given
+    if given is not None:
+        return load_hardware(given)
+    name = plan.program.hardware
+    if name is None:
+        return None
+    source = plan.program.source
+    start = source.text.find("hardware")
+    start = source.text.find(name, start + len("hardware")) if start >= 0 else -1
+    if start < 0:
+        return load_hardware(name, source, Span(0, 0))
+    return load_hardware(name, source, Span(start, start + len(name)))

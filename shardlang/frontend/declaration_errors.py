@@ -1,0 +1,262 @@
+"""What can be wrong with the declaring lines of a text, and with its sections (codes SH2xx)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Mistake
+from shardlang.frontend.hints import listed, suggest
+
+
+@dataclass(frozen=True)
+class UnknownDType(Mistake):
+    """`W: bf61[D]`."""
+
+    code: ClassVar[str] = "SH205"
+    title: ClassVar[str] = "unknown dtype"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is not a dtype"
+
+    def hint(self) -> str | None:
+        """Give the nearest dtype."""
+        return (
+            suggest(self.name, self.known, "dtypes are") or "dtypes are bf16, f32, int8 and so on"
+        )
+
+
+@dataclass(frozen=True)
+class NotDivisible(Mistake):
+    """`x[I_X]` where 4 does not divide I=5."""
+
+    code: ClassVar[str] = "SH211"
+    title: ClassVar[str] = "size not divisible"
+    dim: str
+    size: int
+    axes: tuple[tuple[str, int], ...]
+
+    def message(self) -> str:
+        """Name the dim and the axes with their sizes."""
+        axes = listed([f"{name}={size}" for name, size in self.axes])
+        return f"dim {self.dim}={self.size} cannot be split evenly over {axes}"
+
+    def hint(self) -> str | None:
+        """Give the nearest sizes that do."""
+        shards = 1
+        for _, size in self.axes:
+            shards *= size
+        below, above = self.size // shards * shards, -(-self.size // shards) * shards
+        fits = [str(n) for n in (below, above) if n > 0]
+        return f"the nearest sizes of {self.dim} that {shards} divides: {listed(fits)}"
+
+
+@dataclass(frozen=True)
+class BadSize(Mistake):
+    """`dims B=0`, `D=2.5`."""
+
+    code: ClassVar[str] = "SH212"
+    title: ClassVar[str] = "not a size"
+    name: str
+    reason: str
+
+    def message(self) -> str:
+        """Name it and say why."""
+        return f"the size of {self.name} {self.reason}"
+
+    def hint(self) -> str | None:
+        """Say what a size is."""
+        return "a size is a whole number from 1 on"
+
+
+@dataclass(frozen=True)
+class CircularSize(Mistake):
+    """`D=F, F=D`."""
+
+    code: ClassVar[str] = "SH213"
+    title: ClassVar[str] = "circular size"
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Show the circle."""
+        return f"the size of {self.names[0]} depends on itself: {' -> '.join(self.names)}"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "give one of them a number"
+
+
+@dataclass(frozen=True)
+class DeclaredTwice(Mistake):
+    """`dims B=1, B=2`, two `mesh` lines, two `input A` lines."""
+
+    code: ClassVar[str] = "SH214"
+    title: ClassVar[str] = "declared twice"
+    what: str
+    name: str = ""
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.what} {self.name}".rstrip() + " is already declared"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "keep one of the two"
+
+
+@dataclass(frozen=True)
+class UnknownOptimizer(Mistake):
+    """`optimizer admm`."""
+
+    code: ClassVar[str] = "SH230"
+    title: ClassVar[str] = "unknown optimizer"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is not an optimizer"
+
+    def hint(self) -> str | None:
+        """Give the nearest one."""
+        return suggest(self.name, self.known, "optimizers are")
+
+
+@dataclass(frozen=True)
+class UnknownSetting(Mistake):
+    """`--set Q=4`."""
+
+    code: ClassVar[str] = "SH231"
+    title: ClassVar[str] = "unknown size"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is neither a dim or an axis of this program nor a hardware quantity"
+
+    def hint(self) -> str | None:
+        """Give the nearest name."""
+        return suggest(self.name, self.known, "its dims and axes are")
+
+
+@dataclass(frozen=True)
+class AmbiguousAxis(Mistake):
+    """`mesh X, Y, XY`."""
+
+    code: ClassVar[str] = "SH232"
+    title: ClassVar[str] = "ambiguous axis name"
+    name: str
+
+    def message(self) -> str:
+        """Show both readings."""
+        return f"axis {self.name} also reads as {listed(list(self.name))} one after the other"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "rename it"
+
+
+@dataclass(frozen=True)
+class BadNetwork(Mistake):
+    """`X=2 @dnc`, `X=2 @ici(0)`."""
+
+    code: ClassVar[str] = "SH233"
+    title: ClassVar[str] = "unknown network"
+    text: str
+
+    def message(self) -> str:
+        """Name it."""
+        return f"@{self.text} is not a network that an axis runs over"
+
+    def hint(self) -> str | None:
+        """Show the forms."""
+        return "write @ici, @ici(2) for an axis over two torus axes, or @dcn"
+
+
+@dataclass(frozen=True)
+class UnknownSizeName(Mistake):
+    """`dims F=4*Q`."""
+
+    code: ClassVar[str] = "SH236"
+    title: ClassVar[str] = "unknown name in a size"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is neither a dim nor an axis of this program"
+
+    def hint(self) -> str | None:
+        """Give the nearest name."""
+        return suggest(self.name, self.known, "its dims and axes are")
+
+
+@dataclass(frozen=True)
+class UnknownSaved(Mistake):
+    """`save Tmpp`."""
+
+    code: ClassVar[str] = "SH228"
+    title: ClassVar[str] = "unknown value"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is not a value of this program"
+
+    def hint(self) -> str | None:
+        """Give the nearest value."""
+        return suggest(self.name, self.known, "its values are")
+
+
+@dataclass(frozen=True)
+class SectionOrder(Mistake):
+    """A statement before `forward:`, or `backward:` without it."""
+
+    code: ClassVar[str] = "SH227"
+    title: ClassVar[str] = "section out of place"
+    text: str
+
+    def message(self) -> str:
+        """Say what is out of place."""
+        return self.text
+
+    def hint(self) -> str | None:
+        """Say how an explicit program goes."""
+        return "an explicit program has its statements under forward:, then those under backward:"
+
+
+@dataclass(frozen=True)
+class Pipelined(Mistake):
+    """`In[B, D][i]`."""
+
+    code: ClassVar[str] = "SH229"
+    title: ClassVar[str] = "pipelined program"
+
+    def message(self) -> str:
+        """Say that it has no meaning yet."""
+        return "pipelined programs ([i]) get their meaning in a later version"
+
+    def hint(self) -> str | None:
+        """Say what can be done now."""
+        return "leave out the micro-batch subscripts to get the costs of one micro-batch"
+
+
+@dataclass(frozen=True)
+class EmptyProgram(Mistake):
+    """A text in which nothing is computed."""
+
+    code: ClassVar[str] = "SH215"
+    title: ClassVar[str] = "empty program"
+
+    def message(self) -> str:
+        """Say so."""
+        return "the program has no statement"
+
+    def hint(self) -> str | None:
+        """Show one."""
+        return "write one: A[I, J] · B[J, K] -> C[I, K]"

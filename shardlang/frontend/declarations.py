@@ -1,0 +1,297 @@
+"""What the declaring lines say: the mesh, sizes, the dtype, the optimizer; with overrides.
+
+Decides every size before any statement is read, and reports each layout that does not divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+from typing import TypeVar
+
+from shardlang.diagnostics import Label, Mistake, Reporter
+from shardlang.frontend import declaration_errors, errors
+from shardlang.frontend.names import Brackets
+from shardlang.frontend.parser import parse
+from shardlang.frontend.sizes import names_in, SizeTable
+from shardlang.frontend.syntax import (
+    AxisDecl,
+    DimDecl,
+    DimsDecl,
+    DTypeDecl,
+    HardwareDecl,
+    Item,
+    MeshDecl,
+    OptimizerDecl,
+    Word,
+)
+from shardlang.ir.program import DimInfo
+from shardlang.ir.size import Number, SizeExpr
+from shardlang.ir.types import Axis, AxisInfo, Dim, DType, DTYPE_ALIASES, DTYPES, Mesh
+from shardlang.source import Source, Span
+
+Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "adafactor", "muon", "none")
+"""The optimizers that a program may name."""
+
+HARDWARE_QUANTITIES = ("C", "W_ici", "W_dcn", "W_hbm")
+"""What `--set` may give beside sizes; so are `M_<axis>`, and all of these with `_hw` behind."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line gives in place of the text.
+
+    `sizes` are of dims and axes by name; `mesh` is the text of a mesh line; `hardware` a name or a
+    path. `forward_only` leaves out the backward pass.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    mesh: str | None = None
+    hardware: str | None = None
+    forward_only: bool = False
+
+
+@dataclass(frozen=True)
+class MeshLine:
+    """The mesh line that counts, and where to report about it."""
+
+    axes: tuple[AxisDecl, ...]
+    reporter: Reporter
+
+
+def dtype(word: Word, reporter: Reporter) -> DType | None:
+    """Read a dtype in any spelling; None where it is unknown."""
+    name = DTYPE_ALIASES.get(word.text, word.text)
+    if name not in DTYPES:
+        known = (*DTYPES, *DTYPE_ALIASES)
+        reporter.report(word.span, declaration_errors.UnknownDType(word.text, known))
+        return None
+    return DTYPES[name]
+
+
+def mesh_line(items: Iterable[Item], overrides: Overrides, reporter: Reporter) -> MeshLine | None:
+    """Find the mesh line: the override's, else the text's."""
+    own = only(items, MeshDecl, "mesh", reporter)
+    if overrides.mesh is None:
+        return None if own is None else MeshLine(own.axes, reporter)
+    text = overrides.mesh.strip()
+    source = Source("--mesh", text if text.split(" ")[0] == "mesh" else f"mesh {text}")
+    reporter = Reporter(source)
+    given = [item for item in parse(source).items if isinstance(item, MeshDecl)]
+    return MeshLine(tuple(axis for item in given for axis in item.axes), reporter)
+
+
+def axis_names(line: MeshLine) -> tuple[str, ...]:
+    """List the axes of a mesh line, reporting names that are declared twice or read two ways."""
+    seen: dict[str, Word] = {}
+    for axis in line.axes:
+        name = axis.name.text
+        if name in seen:
+            label = Label(seen[name].span, "declared here first")
+            line.reporter.report(
+                axis.name.span, declaration_errors.DeclaredTwice("axis", name), [label]
+            )
+        seen.setdefault(name, axis.name)
+    for name, word in seen.items():
+        if len(name) > 1 and all(letter in seen for letter in name):
+            line.reporter.report(word.span, declaration_errors.AmbiguousAxis(name))
+    return tuple(seen)
+
+
+def axis_info(decl: AxisDecl, size: int | None, reporter: Reporter) -> AxisInfo:
+    """Give what is declared of an axis: its size, its network and how many links it spans."""
+    network = "ici"
+    if decl.network is not None:
+        if decl.network.text.lower() == "dcn":
+            network = "dcn"
+        elif decl.network.text.lower() != "ici":
+            reporter.report(decl.network.span, declaration_errors.BadNetwork(decl.network.text))
+    links = 1
+    if decl.links is not None:
+        text = decl.links.text
+        if text.isdecimal() and len(text) < 4 and int(text) > 0:
+            links = int(text)
+        else:
+            reporter.report(decl.links.span, declaration_errors.BadNetwork(f"{network}({text})"))
+    return AxisInfo(Axis(decl.name.text), size, network, links)
+
+
+def only(items: Iterable[Item], kind: type[Line], what: str, reporter: Reporter) -> Line | None:
+    """Find the one line of a kind; report any further one."""
+    found: Line | None = None
+    for item in items:
+        if isinstance(item, kind):
+            if found is not None:
+                label = Label(found.span, "declared here first")
+                reporter.report(item.span, declaration_errors.DeclaredTwice(what), [label])
+            else:
+                found = item
+    return found
+
+
+def optimizer(items: Iterable[Item], reporter: Reporter) -> str | None:
+    """Read the optimizer line."""
+    line = only(items, OptimizerDecl, "optimizer", reporter)
+    if line is None:
+        return None
+    name = line.name.text.lower()
+    if name not in OPTIMIZERS:
+        reporter.report(
+            line.name.span, declaration_errors.UnknownOptimizer(line.name.text, OPTIMIZERS)
+        )
+    return name
+
+
+def is_hardware(name: str, axes: Iterable[str]) -> bool:
+    """Say whether a name given by `--set` is a hardware quantity."""
+    plain = name.removesuffix("_hw")
+    return plain in HARDWARE_QUANTITIES or plain in {f"M_{axis}" for axis in axes}
+
+
+class SizeReader:
+    """Settles the size of every dim and axis, from the text and the overrides."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        axes: Sequence[AxisDecl],
+        names: Sequence[str],
+        dims: Iterable[Dim],
+        overrides: Overrides,
+        reporters: tuple[Reporter, Reporter],
+    ) -> None:
+        """Read the lines; `reporters` are the text's and the mesh line's; `dims` all that occur."""
+        self.axes = {axis.name.text: axis for axis in reversed(axes)}
+        self.names = tuple(names)
+        self.occurring = {dim.name: dim for dim in dims}
+        self.reporter, self.mesh_reporter = reporters
+        self.reporters = list(reporters)
+        self.declared: dict[str, DimDecl] = {}
+        for item in items:
+            if isinstance(item, DimsDecl):
+                for decl in item.dims:
+                    self._declare(decl)
+        self.known = tuple(dict.fromkeys((*self.declared, *self.occurring, *self.names)))
+        self.given = self._overrides(overrides.sizes)
+        self.table = SizeTable(self._expressions())
+        self._report()
+
+    def _declare(self, decl: DimDecl) -> None:
+        name = decl.name.text
+        if name in self.declared:
+            label = Label(self.declared[name].name.span, "declared here first")
+            self.reporter.report(
+                decl.name.span, declaration_errors.DeclaredTwice("dim", name), [label]
+            )
+            return
+        if name in self.names:
+            self.reporter.report(decl.name.span, errors.DimIsAxis(name))
+            return
+        self.declared[name] = decl
+
+    def _overrides(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
+        """Keep what is of this program; report names that are nobody's."""
+        given: dict[str, Fraction] = {}
+        for name, value in sizes.items():
+            if name in self.known:
+                given[name] = Fraction(value)
+            elif not is_hardware(name, self.names):
+                self._about_setting(name, declaration_errors.UnknownSetting(name, self.known))
+        return given
+
+    def _about_setting(self, name: str, mistake: Mistake) -> None:
+        reporter = Reporter(Source("--set", name))
+        reporter.report(Span(0, len(name)), mistake)
+        self.reporters.append(reporter)
+
+    def _expressions(self) -> dict[str, SizeExpr]:
+        """List every size that has an expression; report the names in them that mean nothing."""
+        exprs: dict[str, SizeExpr] = {}
+        for name, decl in self.declared.items():
+            if name in self.given:
+                continue
+            exprs[name] = decl.size
+            for word in decl.names:
+                if word.text not in self.known:
+                    mistake = declaration_errors.UnknownSizeName(word.text, self.known)
+                    self.reporter.report(word.span, mistake)
+        for name, axis in self.axes.items():
+            if axis.size is None or name in self.given:
+                continue
+            exprs[name] = axis.size
+            for used in names_in(axis.size):
+                if used not in self.known:
+                    mistake = declaration_errors.UnknownSizeName(used, self.known)
+                    self.mesh_reporter.report(axis.span, mistake)
+        exprs.update((name, Number(value)) for name, value in self.given.items())
+        return exprs
+
+    def _report(self) -> None:
+        for name, reason in self.table.wrong.items():
+            self._about(name, declaration_errors.BadSize(name, reason))
+        for names in self.table.circles:
+            self._about(names[0], declaration_errors.CircularSize(names))
+
+    def _about(self, name: str, mistake: Mistake) -> None:
+        """Report at the place where a size was given."""
+        if name in self.given:
+            self._about_setting(name, mistake)
+        elif name in self.declared:
+            self.reporter.report(self.declared[name].span, mistake)
+        else:
+            self.mesh_reporter.report(self.axes[name].span, mistake)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh, with the sizes that are known."""
+        return Mesh(
+            tuple(
+                axis_info(self.axes[name], self.table.values.get(name), self.mesh_reporter)
+                if name in self.axes
+                else AxisInfo(Axis(name), self.table.values.get(name))
+                for name in self.names
+            )
+        )
+
+    def size(self, name: str) -> int | None:
+        """Give a dim's size: its own, that of its digits, or that of the dim it is primed from."""
+        plain = name.rstrip("'")
+        if plain.isdecimal():
+            return int(plain) if len(plain) < 4000 else None
+        return self.table.values.get(name, self.table.values.get(plain))
+
+    def infos(self) -> tuple[DimInfo, ...]:
+        """List every dim: declared ones first, then the others as they occur."""
+        names = dict.fromkeys((*self.declared, *self.occurring))
+        return tuple(DimInfo(Dim(name), self.size(name), self._expression(name)) for name in names)
+
+    def _expression(self, name: str) -> SizeExpr | None:
+        if name in self.given:
+            return Number(self.given[name])
+        return self.declared[name].size if name in self.declared else None
+
+    def check(self, mentions: Iterable[Brackets]) -> None:
+        """Report every layout that its axes do not divide evenly, each once."""
+        seen: set[tuple[str, tuple[Axis, ...]]] = set()
+        for brackets in mentions:
+            for dim, axes, span in zip(brackets.dims, brackets.axes, brackets.spans, strict=True):
+                if dim.name.rstrip("'").isdecimal() and self.size(dim.name) == 0:
+                    mistake = declaration_errors.BadSize(dim.name, "is 0, and not positive")
+                    self.reporter.report(span, mistake)
+                if not axes or (dim.name, axes) in seen:
+                    continue
+                seen.add((dim.name, axes))
+                self._check(dim, axes, span)
+
+    def _check(self, dim: Dim, axes: tuple[Axis, ...], span: Span) -> None:
+        size = self.size(dim.name)
+        values = self.table.values
+        sizes = [(axis.name, values[axis.name]) for axis in axes if axis.name in values]
+        if size is not None and size % prod(value for _, value in sizes):
+            self.reporter.report(
+                span, declaration_errors.NotDivisible(dim.name, size, tuple(sizes))
+            )

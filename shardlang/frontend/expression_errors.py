@@ -1,0 +1,288 @@
+"""What can be wrong with an expression and its result (codes SH2xx)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Mistake
+from shardlang.frontend.hints import contraction, listed, suggest
+
+
+@dataclass(frozen=True)
+class UnknownFunction(Mistake):
+    """`gleu(A)`."""
+
+    code: ClassVar[str] = "SH206"
+    title: ClassVar[str] = "unknown function"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.name} is not a function, a reduction or a collective"
+
+    def hint(self) -> str | None:
+        """Give the nearest one."""
+        return suggest(self.name, self.known, "there are")
+
+
+@dataclass(frozen=True)
+class UnknownDim(Mistake):
+    """`A[I, J] ·_Q B[J, K]`."""
+
+    code: ClassVar[str] = "SH217"
+    title: ClassVar[str] = "unknown dim"
+    name: str
+    known: tuple[str, ...]
+    where: str
+
+    def message(self) -> str:
+        """Name it and where it was looked for."""
+        return f"{self.name} is not a dim of {self.where}"
+
+    def hint(self) -> str | None:
+        """Give the nearest dim."""
+        return suggest(self.name, self.known, "the dims there are")
+
+
+@dataclass(frozen=True)
+class ResultLacks(Mistake):
+    """`A[I, J, D] ·_J B[J, K] -> C[I, K]`."""
+
+    code: ClassVar[str] = "SH218"
+    title: ClassVar[str] = "result lacks a dim"
+    result: str
+    dims: tuple[str, ...]
+    product: bool
+
+    def message(self) -> str:
+        """Name the result and the dims."""
+        return f"{self.result} lacks {listed(self.dims)}, which the expression has"
+
+    def hint(self) -> str | None:
+        """Say how to contract or keep it."""
+        one = len(self.dims) == 1
+        if self.product:
+            return f"contract {'it' if one else 'them'} with {contraction(self.dims)}, or keep {'it' if one else 'them'}"
+        subscript = self.dims[0] if one else "{" + ",".join(self.dims) + "}"
+        return f"add {'it' if one else 'them'} up with sum_{subscript}(..), or keep {'it' if one else 'them'}"
+
+
+@dataclass(frozen=True)
+class AmbiguousProduct(Mistake):
+    """`A[B, D, H] · W[D, H, F]` with nothing that says what to contract."""
+
+    code: ClassVar[str] = "SH219"
+    title: ClassVar[str] = "ambiguous product"
+    shared: tuple[str, ...]
+
+    def message(self) -> str:
+        """List the dims and the readings."""
+        return (
+            f"the operands share {listed(self.shared)}: this product could be "
+            f"{listed(self.readings(), 'or')}"
+        )
+
+    def readings(self) -> list[str]:
+        """Give the possible subscripts: each dim alone, and together."""
+        dims = self.shared
+        if len(dims) > 3:
+            return [*(contraction([d]) for d in dims), contraction(dims)]
+        subsets = [
+            [d for i, d in enumerate(dims) if mask >> i & 1] for mask in range(1, 2 ** len(dims))
+        ]
+        return [
+            contraction(s)
+            for s in sorted(subsets, key=lambda s: (len(s), [dims.index(d) for d in s]))
+        ]
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "write the dims to contract as a subscript"
+
+
+@dataclass(frozen=True)
+class NothingShared(Mistake):
+    """`A[I] · B[J]`."""
+
+    code: ClassVar[str] = "SH220"
+    title: ClassVar[str] = "nothing to contract"
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+    def message(self) -> str:
+        """Show both operands' dims."""
+        return (
+            f"the operands [{', '.join(self.left)}] and [{', '.join(self.right)}] "
+            "share no dim to contract"
+        )
+
+    def hint(self) -> str | None:
+        """Offer the outer product."""
+        return "for an outer product write ⊙, or a result that has all the dims"
+
+
+@dataclass(frozen=True)
+class WrongArguments(Mistake):
+    """`gelu(A, B)`, `equal(A)`."""
+
+    code: ClassVar[str] = "SH223"
+    title: ClassVar[str] = "wrong number of arguments"
+    function: str
+    wanted: int
+    given: int
+
+    def message(self) -> str:
+        """Say how many it takes."""
+        plural = "" if self.wanted == 1 else "s"
+        return f"{self.function} takes {self.wanted} argument{plural}, not {self.given}"
+
+
+@dataclass(frozen=True)
+class WrongSubscript(Mistake):
+    """`gelu_D(A)`, or `softmax(A)` with no dim."""
+
+    code: ClassVar[str] = "SH224"
+    title: ClassVar[str] = "wrong subscript"
+    function: str
+    dims: tuple[str, ...] | None = None
+
+    def message(self) -> str:
+        """Say whether one is missing or too much."""
+        if self.dims is None:
+            return f"{self.function} works on single elements and takes no subscript"
+        return f"{self.function} needs the dim it works along as a subscript"
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        if not self.dims:
+            return None
+        return f"as in {self.function}_{self.dims[-1]}(..)"
+
+
+@dataclass(frozen=True)
+class Unsettled(Mistake):
+    """`AllGather(A[I_X])` with no result that says over what."""
+
+    code: ClassVar[str] = "SH225"
+    title: ClassVar[str] = "collective not settled"
+    collective: str
+    reason: str
+    form: str
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"{self.collective}: {self.reason}"
+
+    def hint(self) -> str | None:
+        """Show the full form."""
+        return f"write it in full, as in {self.form}"
+
+
+@dataclass(frozen=True)
+class NotSplit(Mistake):
+    """`AllGather_X(A[I, J])`."""
+
+    code: ClassVar[str] = "SH226"
+    title: ClassVar[str] = "axis splits nothing"
+    collective: str
+    axis: str
+    operand: str
+
+    def message(self) -> str:
+        """Name the axis and the operand."""
+        return f"{self.collective} over {self.axis}: no dim of {self.operand} is split over {self.axis}"
+
+
+@dataclass(frozen=True)
+class NoTensor(Mistake):
+    """`x = 2`, `gelu(2)`."""
+
+    code: ClassVar[str] = "SH234"
+    title: ClassVar[str] = "no tensor"
+
+    def message(self) -> str:
+        """Say so."""
+        return "a number stands here where a tensor is needed"
+
+
+@dataclass(frozen=True)
+class Misplaced(Mistake):
+    """`|B| * A`, `A / 0`, `1e999999`."""
+
+    code: ClassVar[str] = "SH235"
+    title: ClassVar[str] = "number out of place"
+    text: str
+
+    def message(self) -> str:
+        """Say why."""
+        return self.text
+
+
+@dataclass(frozen=True)
+class TooDeep(Mistake):
+    """Thousands of nested brackets."""
+
+    code: ClassVar[str] = "SH237"
+    title: ClassVar[str] = "nested too deeply"
+
+    def message(self) -> str:
+        """Say so."""
+        return "this expression is nested too deeply"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "give the inner parts names, a line each"
+
+
+@dataclass(frozen=True)
+class ContractedKept(Mistake):
+    """`A[I, J] ·_J B[J, K] -> C[I, J, K]`."""
+
+    code: ClassVar[str] = "SH238"
+    title: ClassVar[str] = "contracted dim in the result"
+    result: str
+    dim: str
+
+    def message(self) -> str:
+        """Name both."""
+        return f"{self.dim} is summed over, so {self.result} cannot have it"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"drop {self.dim} from the result, or multiply with ⊙ to keep it"
+
+
+@dataclass(frozen=True)
+class DimsChanged(Mistake):
+    """`AllGather_X(A[I_X, J]) -> B[I]`."""
+
+    code: ClassVar[str] = "SH239"
+    title: ClassVar[str] = "dims changed"
+    collective: str
+    operand: tuple[str, ...]
+    result: tuple[str, ...]
+
+    def message(self) -> str:
+        """Show both."""
+        return (
+            f"{self.collective} keeps the dims of its operand [{', '.join(self.operand)}], "
+            f"but the result is written [{', '.join(self.result)}]"
+        )
+
+
+@dataclass(frozen=True)
+class NoEffect(Mistake):
+    """A line `A[I_X, J]`."""
+
+    code: ClassVar[str] = "SH216"
+    title: ClassVar[str] = "statement with no effect"
+
+    def message(self) -> str:
+        """Say so."""
+        return "this line computes nothing"
+
+    def hint(self) -> str | None:
+        """Say what to write."""
+        return "to say where a given tensor lives, write `input A: [I_X, J]`"

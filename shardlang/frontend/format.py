@@ -1,0 +1,321 @@
+"""The canonical layout of a source (`shardlang fmt`): one spelling for each thing, comments kept.
+
+Precondition: the text parses. Effect: the formatted text means the same; formatting it again
+changes nothing. Numbers stay as they were written, since `3M` says more than its zeros. A subscript
+is written `B_X` only where it is sure to be read as axes; else its braces or slashes stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shardlang.diagnostics import Reporter
+from shardlang.frontend.build import HEADS
+from shardlang.frontend.parser import read
+from shardlang.frontend.syntax import (
+    AxisDecl,
+    Binary,
+    Call,
+    Comment,
+    Definition,
+    DimRef,
+    DimsDecl,
+    DTypeDecl,
+    Expr,
+    File,
+    HardwareDecl,
+    Item,
+    LeafDecl,
+    Literal_,
+    Marker,
+    MeshDecl,
+    Negate,
+    OptimizerDecl,
+    Product,
+    SaveDecl,
+    Section,
+    SizeOf,
+    TensorRef,
+    Word,
+)
+from shardlang.source import Source, Span
+
+_COMMENT_COLUMN = 60
+_SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
+_PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
+_SUM, _PRODUCT, _UNARY, _ATOM = 1, 2, 3, 4
+
+
+def format_source(source: Source) -> str:
+    """Lay a source out anew; raise `ShardlangError` if it does not parse."""
+    reporter = Reporter(source)
+    tree = read(source, reporter)
+    reporter.raise_if_errors()
+    return _Layout(source, tree).text()
+
+
+# ---- Lines ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the result: `text` without its indent, and a comment behind it."""
+
+    text: str
+    indent: int
+    comment: str | None
+    first: int  # the line of the source where it starts
+    last: int
+    item: Item | None
+
+
+class _Layout:
+    """Puts items and comments in the order of the text."""
+
+    def __init__(self, source: Source, tree: File) -> None:
+        self._source = source
+        self._tree = tree
+        self._words = _Spelling(tree)
+
+    def text(self) -> str:
+        """Give the whole text, with one line end behind it; nothing for nothing."""
+        lines: list[str] = []
+        last: int | None = None
+        rows = self._rows()
+        for row, width in zip(rows, _widths(rows), strict=True):
+            if last is not None and row.first > last + 1:
+                lines.append("")
+            line = " " * row.indent + row.text
+            if row.comment is not None:
+                line = f"{line.ljust(width)}  {row.comment}"
+            lines.append(line.rstrip())
+            last = row.last
+        return "".join(line + "\n" for line in lines)
+
+    def _rows(self) -> list[_Row]:
+        rows: list[_Row] = []
+        comments = list(reversed(self._tree.comments))
+        inside = False
+        for item in self._tree.items:
+            header = isinstance(item, Section)
+            indent = 2 if inside and not header else 0
+            above: list[Comment] = []
+            while comments and comments[-1].span.start < item.span.end:
+                above.append(comments.pop())
+            behind = self._behind(item, comments)
+            rows += self._comments(above, 2 if inside else 0, item)
+            first, last = self._lines(item.span)
+            if behind is not None:
+                last = self._lines(behind.span)[1]
+            text = self._words.item(item)
+            comment = None if behind is None else self._comment(behind)
+            rows.append(_Row(text, indent, comment, first, last, item))
+            inside = inside or header
+        rows += self._comments(list(reversed(comments)), 2 if inside else 0, None)
+        return rows
+
+    def _behind(self, item: Item, comments: list[Comment]) -> Comment | None:
+        """Take the comment that stands behind an item on its last line."""
+        if not comments or comments[-1].alone:
+            return None
+        if self._lines(comments[-1].span)[0] != self._lines(item.span)[1]:
+            return None
+        return comments.pop()
+
+    def _comments(self, comments: Sequence[Comment], indent: int, item: Item | None) -> list[_Row]:
+        """Lay out comments on lines of their own; those from within an item stand above it.
+
+        Before a header and at the end, one that was written at the margin stays there.
+        """
+        rows: list[_Row] = []
+        for comment in comments:
+            first, last = self._lines(comment.span)
+            if item is not None and comment.span.start > item.span.start:
+                first = last = self._lines(item.span)[0]
+            column = self._source.position(comment.span.start)[1]
+            margin = column == 1 and (item is None or isinstance(item, Section))
+            text = self._comment(comment)
+            rows.append(_Row(text, 0 if margin else indent, None, first, last, None))
+        return rows
+
+    def _comment(self, comment: Comment) -> str:
+        written = self._source.text[comment.span.start : comment.span.end]
+        mark = written[: len(written) - len(written.lstrip(written[0]))]
+        return f"{mark} {comment.text}".rstrip()
+
+    def _lines(self, span: Span) -> tuple[int, int]:
+        return self._source.position(span.start)[0], self._source.position(span.end)[0]
+
+
+def _widths(rows: Sequence[_Row]) -> list[int]:
+    """Give for each row the column behind which its comment stands: one for each run of items."""
+    widths = [0] * len(rows)
+    run: list[int] = []
+    for number, row in enumerate(rows):
+        breaks = row.item is None or isinstance(row.item, Section)
+        gap = run and row.first > rows[run[-1]].last + 1
+        if breaks or gap:
+            _settle(rows, run, widths)
+            run = []
+        if not breaks:
+            run.append(number)
+    _settle(rows, run, widths)
+    return widths
+
+
+def _settle(rows: Sequence[_Row], run: Sequence[int], widths: list[int]) -> None:
+    lengths = [rows[number].indent + len(rows[number].text) for number in run]
+    width = min(max(lengths, default=0), _COMMENT_COLUMN)
+    for number in run:
+        widths[number] = width
+
+
+# ---- Words ---------------------------------------------------------------------------------------
+
+
+class _Spelling:
+    """Writes items and expressions in the canonical notation."""
+
+    def __init__(self, tree: File) -> None:
+        declared = [i for i in tree.items if isinstance(i, MeshDecl)]
+        names = {axis.name.text for mesh in declared for axis in mesh.axes}
+        self._axes = frozenset(names) if declared else frozenset("WXYZ")
+
+    def item(self, item: Item) -> str:
+        """Write a statement."""
+        match item:
+            case Definition(None, expr):
+                return self._first(expr)
+            case Definition(target, expr, arrow=True):
+                assert target is not None
+                return f"{self._first(expr)} -> {self._tensor(target)}"
+            case Definition(target, expr):
+                assert target is not None
+                return f"{self._tensor(target)} = {self._expr(expr)}"
+            case MeshDecl(axes):
+                return "mesh " + ", ".join(self._axis(axis) for axis in axes)
+            case HardwareDecl(name):
+                plain = _PLAIN_PATH.fullmatch(name.text)
+                return f"hardware {name.text}" if plain else f'hardware "{name.text}"'
+            case DimsDecl(dims):
+                return "dims " + ", ".join(f"{dim.name.text}={dim.written}" for dim in dims)
+            case DTypeDecl(name):
+                return f"dtype {name.text}"
+            case LeafDecl(kind, tensors):
+                return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
+            case OptimizerDecl(name):
+                return f"optimizer {name.text}"
+            case SaveDecl(names):
+                return "save " + ", ".join(name.text for name in names)
+            case Section(name):
+                return f"{name}:"
+
+    def _axis(self, axis: AxisDecl) -> str:
+        text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
+        if axis.network is not None:
+            text += f" @{axis.network.text}"
+        if axis.links is not None:
+            text += f"({axis.links.text})"
+        return text
+
+    def _tensor(self, ref: TensorRef, *, leaf: bool = False) -> str:
+        text = "" if ref.name is None else ref.name.text
+        if ref.transposed and ref.name is not None:
+            text += "^T"
+        dims = None if ref.dims is None else ", ".join(self._dim(dim) for dim in ref.dims)
+        if ref.dtype is not None:
+            text += (": " if text else "") + ref.dtype.text
+        elif leaf and text and dims is not None:
+            text += ": "
+        if dims is not None:
+            text += f"[{dims}]"
+        if ref.transposed and ref.name is None:
+            text += "^T"
+        if ref.marker is not None:
+            text += self._marker(ref.marker)
+        if ref.index is not None:
+            text += f"[{ref.index.text}]"
+        return text
+
+    def _dim(self, dim: DimRef) -> str:
+        name = dim.name.text
+        words = [w.text for w in (*dim.braced, *dim.slashed)]
+        if not words:
+            return name
+        if not dim.literal and all(self._is_axes(word) for word in words):
+            return f"{name}_{self._axes_text(words)}"
+        if dim.braced:
+            name += "_{" + ",".join(w.text for w in dim.braced) + "}"
+        return "/".join([name, *(w.text for w in dim.slashed)])
+
+    def _is_axes(self, word: str) -> bool:
+        """Say whether a subscript is sure to be read as axes."""
+        return word in self._axes or all(char in self._axes for char in word)
+
+    def _axes_text(self, words: Sequence[str]) -> str:
+        """Write axes as one subscript: `X`, `XY`, `{data,fsdp}`."""
+        joined = "".join(words)
+        if len(words) == 1:
+            return joined
+        if joined not in self._axes and all(char in self._axes for char in joined):
+            return joined
+        return "{" + ",".join(words) + "}"
+
+    def _marker(self, marker: Marker) -> str:
+        words = [w.text for w in marker.words]
+        if all(self._is_axes(word) for word in words):
+            return f"{{{marker.kind.text}_{self._axes_text(words)}}}"
+        return f"{{{marker.kind.text}{_subscript(marker.words)}}}"
+
+    def _first(self, expr: Expr) -> str:
+        """Write an expression at the start of a line, where a sign would go on with the line before."""
+        text = self._expr(expr)
+        return f"({text})" if text.startswith("-") else text
+
+    def _expr(self, expr: Expr, above: int = 0) -> str:
+        """Write an expression, in brackets if it binds less than what stands around it."""
+        text, level = self._level(expr)
+        return f"({text})" if level < above else text
+
+    def _level(self, expr: Expr) -> tuple[str, int]:
+        match expr:
+            case TensorRef():
+                return self._tensor(expr), _ATOM
+            case Literal_(word):
+                return word.text, _ATOM
+            case SizeOf(dim):
+                return f"|{dim.text}|", _ATOM
+            case Negate(operand):
+                return "-" + self._expr(operand, _UNARY), _UNARY
+            case Call():
+                return self._call(expr), _ATOM
+            case Binary("/", left, right):
+                return f"{self._expr(left, _PRODUCT)} / {self._expr(right, _UNARY)}", _PRODUCT
+            case Binary(op, left, right):
+                return f"{self._expr(left, _SUM)} {op} {self._expr(right, _PRODUCT)}", _SUM
+            case Product(op, left, right, subscript, local):
+                sign = _SIGNS[op]
+                if local:
+                    sign += "_LOCAL"
+                elif subscript is not None:
+                    sign += _subscript(subscript)
+                return f"{self._expr(left, _PRODUCT)} {sign} {self._expr(right, _UNARY)}", _PRODUCT
+
+    def _call(self, call: Call) -> str:
+        head = call.head.text
+        if call.subscript is not None:
+            head += _subscript(call.subscript, braces=head not in HEADS)
+        inside = ", ".join(self._expr(argument) for argument in call.arguments)
+        if call.result is not None:
+            inside += f" -> {self._tensor(call.result)}"
+        return f"{head}({inside})"
+
+
+def _subscript(words: Iterable[Word], *, braces: bool = False) -> str:
+    """Write `_D`, `_{X,J}`, `_{d_model}`."""
+    texts = [word.text for word in words]
+    if len(texts) == 1 and texts[0][0].isalpha() and "_" not in texts[0] and not braces:
+        return f"_{texts[0]}"
+    return "_{" + ",".join(texts) + "}"

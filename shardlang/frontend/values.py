@@ -1,0 +1,345 @@
+"""The values of a program: which names exist, what they are, and the statements that make them.
+
+Decides what a mention refers to: a leaf, an earlier result, or (in an explicit program's backward
+section) a gradient. Reports mentions that contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardlang.diagnostics import Label, Reporter
+from shardlang.frontend import declaration_errors, errors
+from shardlang.frontend.declarations import dtype
+from shardlang.frontend.names import Brackets
+from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
+from shardlang.frontend.walk import references
+from shardlang.ir.ops import Op
+from shardlang.ir.program import Leaf, Statement, Use
+from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
+from shardlang.source import Span
+
+Section = Literal["forward", "backward"]
+
+
+@dataclass
+class Entry:
+    """A value that is known: `home` is where it lives, `latest` the layout it was last put in.
+
+    `made` is how an explicit program's forward section computes it, so that backward may repeat it.
+    """
+
+    tensor: Tensor
+    home: Layout | None
+    span: Span
+    origin: Literal["leaf", "value", "gradient"]
+    latest: Layout | None = None
+    section: Section = "forward"
+    made: tuple[Op, tuple[Tensor, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a definition's result is to be: its mention, and what its brackets say."""
+
+    ref: TensorRef
+    brackets: Brackets | None
+
+    @property
+    def name(self) -> str | None:
+        """The name, where it has one."""
+        return None if self.ref.name is None else self.ref.name.text
+
+
+@dataclass
+class Values:
+    """The values so far and the statements so far, of one program.
+
+    `brackets` has what each mention's brackets say, by the identity of the mention.
+    """
+
+    items: Sequence[Item]
+    reporter: Reporter
+    brackets: Mapping[int, Brackets | None]
+    default: DType
+    explicit: bool
+    section: Section = "forward"
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    poisoned: set[str] = field(default_factory=set[str])
+    leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
+    statements: list[Statement] = field(default_factory=list[Statement])
+
+    def __post_init__(self) -> None:
+        """Look ahead: which names are written, with which dtypes, and which leaves are declared."""
+        self.written: dict[str, tuple[DType, Span]] = {}
+        self.first: dict[str, Span] = {}
+        self.declared: dict[str, tuple[LeafDecl, TensorRef]] = {}
+        for ref in references(self.items):
+            self._look_at(ref)
+        for item in self.items:
+            if isinstance(item, LeafDecl):
+                for ref in item.tensors:
+                    self._declare(item, ref)
+        self.has_params = any(isinstance(i, LeafDecl) and i.kind == "param" for i in self.items)
+        self.taken: set[str] = set(self.first)
+        self.reported: set[str] = set()
+        self.numbers: dict[str, int] = {}
+
+    def _look_at(self, ref: TensorRef) -> None:
+        found = None if ref.dtype is None else dtype(ref.dtype, self.reporter)
+        if ref.name is None:
+            return
+        name = ref.name.text
+        self.first.setdefault(name, ref.span)
+        if found is None or ref.dtype is None:
+            return
+        known, span = self.written.setdefault(name, (found, ref.dtype.span))
+        if known != found:
+            mistake = errors.DTypeConflict(name, found.name, known.name)
+            label = Label(span, f"{known.name} is written here")
+            self.reporter.report(ref.dtype.span, mistake, [label])
+
+    def _declare(self, item: LeafDecl, ref: TensorRef) -> None:
+        if ref.name is None:
+            return
+        name = ref.name.text
+        if name in self.declared:
+            label = Label(self.declared[name][1].span, "declared here first")
+            mistake = declaration_errors.DeclaredTwice("tensor", name)
+            self.reporter.report(ref.name.span, mistake, [label])
+            return
+        self.declared[name] = (item, ref)
+
+    # --- names
+
+    def fresh(self, base: str) -> str:
+        """Give a name that nothing has, whose gradient's name nothing has either."""
+        while True:
+            number = self.numbers[base] = self.numbers.get(base, 0) + 1
+            name = base if number == 1 else f"{base}{number}"
+            clash = name in self.taken or f"d{name}" in self.taken
+            if not clash and not (name.startswith("d") and name[1:] in self.taken):
+                self.taken.add(name)
+                return name
+
+    def known(self) -> tuple[str, ...]:
+        """List the names of all values so far."""
+        return tuple(self.entries)
+
+    def gradient_of(self, name: str) -> str | None:
+        """Give the name whose gradient this is, where such a value is written."""
+        base = name[1:]
+        return base if name.startswith("d") and base in self.first else None
+
+    def reserved(self, name: str, span: Span) -> bool:
+        """Report a gradient's name where it may not stand."""
+        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+            return False
+        if name not in self.reported:
+            self.reported.add(name)
+            self.poisoned.add(name)
+            self.reporter.report(span, errors.ReservedGradient(name, self.explicit))
+        return True
+
+    # --- mentions
+
+    def mention(self, ref: TensorRef) -> Use | None:
+        """Read a mention; None where it is in error, which is then reported."""
+        if ref.name is None:
+            return self._anonymous(ref)
+        name = ref.name.text
+        if self.reserved(name, ref.name.span) or name in self.poisoned:
+            return None
+        brackets = self.brackets[id(ref)]
+        if brackets is not None and brackets.wrong:
+            self.poisoned.add(name)
+            return None
+        entry = self.entries.get(name) or self._meet(ref, ref.name)
+        if entry is None:
+            return None
+        if brackets is None:
+            return Use(entry.tensor, None, ref.span)
+        layout = self._layout(ref, brackets, entry.tensor, entry.span)
+        return None if layout is None else Use(entry.tensor, layout, ref.span)
+
+    def _layout(
+        self, ref: TensorRef, brackets: Brackets, tensor: Tensor, first: Span
+    ) -> Layout | None:
+        """Read a later mention's layout; report other dims than the first mention has."""
+        if set(brackets.dims) != set(tensor.dims):
+            here = tuple(dim.name for dim in brackets.dims)
+            there = tuple(dim.name for dim in tensor.dims)
+            label = Label(first, "first written here")
+            mistake = errors.DimsMismatch(tensor.name, here, there)
+            self.reporter.report(ref.span, mistake, [label])
+            return None
+        return brackets.layout(tensor.dims)
+
+    def _meet(self, ref: TensorRef, name: Word) -> Entry | None:
+        """Make a value of a name that is read for the first time: a leaf, or a gradient."""
+        base = self.gradient_of(name.text)
+        if base is not None and base in self.entries:
+            like = self.entries[base].tensor
+            tensor = Tensor(name.text, like.dims, self._dtype(name.text, like.dtype))
+            brackets = self.brackets[id(ref)]
+            fits = brackets is not None and set(brackets.dims) == set(like.dims)
+            home = brackets.layout(like.dims) if brackets is not None and fits else None
+            span = ref.span if fits else self.entries[base].span
+            self.entries[name.text] = Entry(tensor, home, span, "gradient", home, self.section)
+            return self.entries[name.text]
+        if name.text in self.declared:
+            item, declared = self.declared[name.text]
+            return self.add_leaf(declared, name, item.kind, declared=True)
+        if self.brackets[id(ref)] is None:
+            self.poisoned.add(name.text)
+            self.reporter.report(ref.span, errors.BareName(name.text, self.known()))
+            return None
+        by_letter = "param" if name.text.startswith("W") and not self.has_params else "input"
+        return self.add_leaf(ref, name, by_letter, declared=False)
+
+    def add_leaf(
+        self, ref: TensorRef, name: Word, kind: Literal["input", "param"], *, declared: bool
+    ) -> Entry | None:
+        """Add a leaf that lives as a mention says."""
+        brackets = self.brackets[id(ref)]
+        if brackets is None or brackets.wrong:
+            self.poisoned.add(name.text)
+            if brackets is None:
+                self.reporter.report(ref.span, errors.BareName(name.text, ()))
+            return None
+        tensor = Tensor(name.text, brackets.dims, self._dtype(name.text, self.default))
+        layout = brackets.layout(brackets.dims)
+        entry = Entry(tensor, layout, ref.span, "leaf", layout)
+        self.entries[name.text] = entry
+        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared)
+        return entry
+
+    def _anonymous(self, ref: TensorRef) -> Use | None:
+        """Make a leaf of `bf16[D, F]`, with a name of its own."""
+        brackets = self.brackets[id(ref)]
+        if brackets is None:
+            return None
+        name = self.fresh("Arg")
+        found = None if ref.dtype is None else dtype(ref.dtype, self.reporter)
+        tensor = Tensor(name, brackets.dims, found or self.default)
+        layout = brackets.layout(brackets.dims)
+        self.entries[name] = Entry(tensor, layout, ref.span, "leaf", layout)
+        self.leaves[name] = Leaf(Array(tensor, layout), "input", ref.span)
+        return Use(tensor, layout, ref.span)
+
+    def declare_leaf(self, item: LeafDecl, ref: TensorRef) -> None:
+        """Add a declared leaf at its line, unless an earlier line has used it."""
+        if ref.name is None or ref.name.text in self.poisoned:
+            return
+        if self.reserved(ref.name.text, ref.name.span):
+            return
+        if ref.name.text not in self.entries:
+            self.add_leaf(ref, ref.name, item.kind, declared=True)
+
+    def _dtype(self, name: str, otherwise: DType) -> DType:
+        return self.written[name][0] if name in self.written else otherwise
+
+    def layout_of(self, use: Use) -> Layout | None:
+        """Give the layout that an operand is read in: as written, or where the value is."""
+        if use.layout is not None:
+            return use.layout
+        entry = self.entries[use.tensor.name]
+        return entry.latest if self.explicit else entry.home
+
+    # --- results
+
+    def define(
+        self, goal: Goal | None, dims: Sequence[Dim], op: Op, operands: Sequence[Use], name: str
+    ) -> Tensor | None:
+        """Make the value that a statement defines, or report why it cannot.
+
+        `dims` are those of the operation, `name` the result's name where the goal has none.
+        """
+        tensors = tuple(use.tensor for use in operands)
+        implied = promote(tensor.dtype for tensor in tensors)
+        if goal is None or goal.ref.name is None:
+            found = goal.ref.dtype if goal is not None else None
+            given = None if found is None else dtype(found, self.reporter)
+            brackets = None if goal is None else goal.brackets
+            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or implied)
+            span = operands[0].span if goal is None else goal.ref.span
+            layout = brackets.layout(tensor.dims) if brackets else None
+            self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
+            return tensor
+        word, brackets = goal.ref.name, goal.brackets
+        made = (op, tensors)
+        if self._forbidden(word, goal, made):
+            return None
+        if word.text in self.entries:
+            tensor = self.entries[word.text].tensor
+        else:
+            tensor = self._shape(word.text, brackets, dims, implied)
+        layout = None
+        if brackets is not None:
+            first = self.entries.get(self.gradient_of(word.text) or word.text)
+            span = goal.ref.span if first is None else first.span
+            layout = self._layout(goal.ref, brackets, tensor, span)
+        entry = Entry(tensor, layout, goal.ref.span, "value", layout, self.section, made)
+        self.entries.setdefault(word.text, entry)
+        return tensor if brackets is None or layout is not None else None
+
+    def _shape(
+        self, name: str, brackets: Brackets | None, dims: Sequence[Dim], implied: DType
+    ) -> Tensor:
+        base = self.gradient_of(name)
+        if base is not None and base in self.entries:
+            like = self.entries[base].tensor
+            return Tensor(name, like.dims, self._dtype(name, like.dtype))
+        return Tensor(name, brackets.dims if brackets else tuple(dims), self._dtype(name, implied))
+
+    def _forbidden(self, word: Word, goal: Goal, made: tuple[Op, tuple[Tensor, ...]]) -> bool:
+        """Report a definition of a name that may not be defined here."""
+        name = word.text
+        if self.reserved(name, word.span) or name in self.poisoned:
+            return True
+        if name in self.declared:
+            label = Label(self.declared[name][1].span, "declared here")
+            self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
+            return True
+        entry = self.entries.get(name)
+        if entry is None:
+            return False
+        if entry.origin != "value":
+            label = Label(entry.span, "first used here")
+            self.reporter.report(goal.ref.span, errors.DefinedAfterUse(name), [label])
+            return True
+        repeated = self.explicit and self.section == "backward" and entry.section == "forward"
+        if repeated and entry.made == made:
+            return False
+        label = Label(entry.span, "defined here first")
+        self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
+        return True
+
+    def give_up(self, goal: Goal | None) -> None:
+        """Remember a result whose expression is in error, so that its later uses are still read."""
+        if goal is None or goal.ref.name is None:
+            return
+        name, brackets = goal.ref.name.text, goal.brackets
+        if name in self.entries or name in self.poisoned or name in self.declared:
+            return
+        if brackets is None or self.reserved(name, goal.ref.name.span):
+            self.poisoned.add(name)
+            return
+        tensor = self._shape(name, brackets, brackets.dims, self.default)
+        fits = set(tensor.dims) == set(brackets.dims)
+        layout = brackets.layout(tensor.dims) if fits else None
+        self.entries[name] = Entry(tensor, layout, goal.ref.span, "value", layout, self.section)
+
+    def add(self, statement: Statement) -> None:
+        """Add a statement, and remember the layout that it leaves its result in."""
+        self.statements.append(statement)
+        entry = self.entries.get(statement.result.name)
+        if entry is not None and statement.target is not None:
+            entry.latest = statement.target
+
+
+def union(operands: Iterable[Use]) -> tuple[Dim, ...]:
+    """Give the dims that some operand has, in the order in which they come."""
+    return tuple(dict.fromkeys(dim for use in operands for dim in use.tensor.dims))

@@ -1,0 +1,90 @@
+"""What can be wrong with what a planner is asked: sizes, splits, and layouts out of reach (SH35x)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
+from shardlang.source import Source, Span
+
+
+@dataclass(frozen=True)
+class SizesNeeded(Mistake):
+    """A search by numbers where a size is a symbol."""
+
+    code: ClassVar[str] = "SH351"
+    title: ClassVar[str] = "a size is missing"
+
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which sizes are missing."""
+        listed = ", ".join(self.names)
+        return f"the cheapest way depends on the sizes, and {listed} has none"
+
+    def hint(self) -> str:
+        """Say how to give one."""
+        return f"give it: --set {self.names[0]}=..., or sizes={{'{self.names[0]}': ...}}"
+
+
+@dataclass(frozen=True)
+class UnevenSplit(Mistake):
+    """A dim that its axes don't divide."""
+
+    code: ClassVar[str] = "SH352"
+    title: ClassVar[str] = "uneven split"
+
+    array: str
+    dim: str
+    size: int
+    shards: int
+
+    def message(self) -> str:
+        """Say which dim, of what size, in how many shards."""
+        return (
+            f"{self.dim} has size {self.size}, which {self.array} splits into {self.shards} shards"
+        )
+
+    def hint(self) -> str:
+        """Say what would divide."""
+        return f"pad {self.dim} to {-(-self.size // self.shards) * self.shards}"
+
+
+@dataclass(frozen=True)
+class NoRoute(Mistake):
+    """A layout that can't be made from another without new data."""
+
+    code: ClassVar[str] = "SH353"
+    title: ClassVar[str] = "no way to this layout"
+
+    source: str
+    target: str
+
+    def message(self) -> str:
+        """Say from where to where."""
+        return f"no relayouts lead from {self.source} to {self.target}"
+
+    def hint(self) -> str:
+        """Say what is never possible."""
+        return "partial maxima can only be finished, never made, by a relayout"
+
+
+@dataclass(frozen=True)
+class DifferentDims(Mistake):
+    """Two arrays that are not layouts of one tensor."""
+
+    code: ClassVar[str] = "SH354"
+    title: ClassVar[str] = "not the same tensor"
+
+    source: str
+    target: str
+
+    def message(self) -> str:
+        """Say which two."""
+        return f"{self.source} and {self.target} have different dims, so neither is a layout of the other"
+
+
+def wrong(mistake: Mistake) -> ShardlangError:
+    """Give the error for a mistake that has no place in a text."""
+    return ShardlangError([Diagnostic(Source("planner", ""), Span(0, 0), mistake)])

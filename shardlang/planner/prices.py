@@ -1,0 +1,339 @@
+"""What a collective costs, as exact numbers: the planner's view of a collective model.
+
+A price list is any object with the methods of `Prices`. They get the bytes that one device holds
+before and after and the axes in question, and answer in one unit of their own, bytes or seconds, as
+a `Fraction`, so that ties are ties. Slices and masks are free, and so is anything over axes of size
+1 alone: those never reach a price list.
+
+| collective    | book             | link            | switch          |
+| ------------- | ---------------- | --------------- | --------------- |
+| AllGather     | result           | result (n-1)/n  | operand         |
+| ReduceScatter | operand          | operand (n-1)/n | operand (n-1)/n |
+| AllReduce     | 2 operand        | 2 operand (n-1)/n | operand       |
+| AllToAll      | operand n/4      | operand (n-1)/n | operand (n-1)/n |
+| Permute       | operand          | operand         | operand         |
+
+`book` and `link` are the interface's two models (what `bytes` means). `switch` is an example of
+another network: switches that copy and add in flight, so that a device sends a block once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Protocol
+
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Mask,
+    Permute,
+    ReduceScatter,
+    Relayout,
+    Slice,
+)
+from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a price is asked for: local bytes before and after, and the axes that take part.
+
+    `axes` are in mesh order and all larger than 1; `n` is the product of their sizes.
+    """
+
+    operand: Fraction
+    result: Fraction
+    axes: tuple[AxisInfo, ...]
+    n: int
+
+
+class Prices(Protocol):
+    """A price list: one method a collective, each giving what one device pays.
+
+    `linear` promises that every price is proportional to the bytes, all else equal; the planner
+    then shares its tables between arrays of different sizes.
+    """
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def linear(self) -> bool:
+        """Whether prices are proportional to the bytes."""
+        ...
+
+    def all_gather(self, moved: Moved) -> Fraction:
+        """Join shards."""
+        ...
+
+    def reduce_scatter(self, moved: Moved) -> Fraction:
+        """Add up and leave split."""
+        ...
+
+    def all_reduce(self, moved: Moved) -> Fraction:
+        """Add up and leave whole."""
+        ...
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Move a split from dim to dim."""
+        ...
+
+    def permute(self, moved: Moved) -> Fraction:
+        """Exchange whole shards."""
+        ...
+
+
+class Book:
+    """The book's convention, in bytes: the size of the gathered array, whatever the axis size."""
+
+    name: str = "book"
+    linear: bool = True
+
+    def all_gather(self, moved: Moved) -> Fraction:
+        """Give V, the result."""
+        return moved.result
+
+    def reduce_scatter(self, moved: Moved) -> Fraction:
+        """Give V, the operand."""
+        return moved.operand
+
+    def all_reduce(self, moved: Moved) -> Fraction:
+        """Give 2V."""
+        return 2 * moved.operand
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Give V/4 with V the operand times the axes' size."""
+        return moved.operand * moved.n / 4
+
+    def permute(self, moved: Moved) -> Fraction:
+        """Give the operand."""
+        return moved.operand
+
+
+class Link:
+    """The bytes that one device sends on a ring, exactly."""
+
+    name: str = "link"
+    linear: bool = True
+
+    def all_gather(self, moved: Moved) -> Fraction:
+        """Give v(n-1) of the shard v."""
+        return moved.operand * (moved.n - 1)
+
+    def reduce_scatter(self, moved: Moved) -> Fraction:
+        """Give V(n-1)/n."""
+        return moved.operand * (moved.n - 1) / moved.n
+
+    def all_reduce(self, moved: Moved) -> Fraction:
+        """Give 2V(n-1)/n: a ReduceScatter and an AllGather."""
+        return 2 * moved.operand * (moved.n - 1) / moved.n
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Give v(n-1)/n: the own block stays."""
+        return moved.operand * (moved.n - 1) / moved.n
+
+    def permute(self, moved: Moved) -> Fraction:
+        """Give the operand."""
+        return moved.operand
+
+
+class Switch:
+    """The bytes that one device sends into switches that copy and add in flight."""
+
+    name: str = "switch"
+    linear: bool = True
+
+    def all_gather(self, moved: Moved) -> Fraction:
+        """Give the own shard: the switch copies it to the others."""
+        return moved.operand
+
+    def reduce_scatter(self, moved: Moved) -> Fraction:
+        """Give V(n-1)/n: the own block stays."""
+        return moved.operand * (moved.n - 1) / moved.n
+
+    def all_reduce(self, moved: Moved) -> Fraction:
+        """Give V, sent once and added on the way."""
+        return moved.operand
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Give v(n-1)/n."""
+        return moved.operand * (moved.n - 1) / moved.n
+
+    def permute(self, moved: Moved) -> Fraction:
+        """Give the operand."""
+        return moved.operand
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A list that changes the prices of another."""
+
+    base: Prices
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.base.name
+
+    @property
+    def linear(self) -> bool:
+        """Whether prices are proportional to the bytes."""
+        return self.base.linear
+
+    def changed(self, price: Fraction, moved: Moved, *, reduces: bool) -> Fraction:
+        """Give the new price of what costs `price` in the other list."""
+        raise NotImplementedError
+
+    def all_gather(self, moved: Moved) -> Fraction:
+        """Change the price of joining shards."""
+        return self.changed(self.base.all_gather(moved), moved, reduces=False)
+
+    def reduce_scatter(self, moved: Moved) -> Fraction:
+        """Change the price of adding up and leaving split."""
+        return self.changed(self.base.reduce_scatter(moved), moved, reduces=True)
+
+    def all_reduce(self, moved: Moved) -> Fraction:
+        """Change the price of adding up and leaving whole."""
+        return self.changed(self.base.all_reduce(moved), moved, reduces=True)
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Change the price of moving a split from dim to dim."""
+        return self.changed(self.base.all_to_all(moved), moved, reduces=False)
+
+    def permute(self, moved: Moved) -> Fraction:
+        """Change the price of exchanging whole shards."""
+        return self.changed(self.base.permute(moved), moved, reduces=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wide(Derived):
+    """Reductions in a wider type: `factor` times the bytes, 2 where bf16 is added up in f32."""
+
+    factor: Fraction = Fraction(2)
+
+    def changed(self, price: Fraction, moved: Moved, *, reduces: bool) -> Fraction:
+        """Multiply what adds up."""
+        del moved
+        return price * self.factor if reduces else price
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Derived):
+    """Seconds from a list of bytes: bytes over the bandwidth of the axes, plus a latency.
+
+    `bandwidths` gives bytes/s by axis name. As in `cost`, that of several axes is the sum, and with
+    a `@dcn` axis among them that of the `@dcn` axes alone. `latency` is in seconds a collective.
+    `wires` gives the axis that a sub-axis is a part of, whose bandwidth counts once.
+    """
+
+    bandwidths: tuple[tuple[str, Fraction], ...]
+    latency: Fraction = Fraction(0)
+    wires: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"{self.base.name} seconds"
+
+    @property
+    def linear(self) -> bool:
+        """Whether there is no latency."""
+        return self.base.linear and not self.latency
+
+    def changed(self, price: Fraction, moved: Moved, *, reduces: bool) -> Fraction:
+        """Divide by the bandwidth."""
+        del reduces
+        slow = [info for info in moved.axes if info.network == "dcn"]
+        wires, table = dict(self.wires), dict(self.bandwidths)
+        used = {wires.get(i.axis.name, i.axis.name) for i in slow or moved.axes}
+        return self.latency + price / sum(table[wire] for wire in used)
+
+
+def on_parts(prices: Prices, parts: Mapping[Axis, tuple[Axis, ...]]) -> Prices:
+    """Give a price list for a mesh with some axes split into sub-axes."""
+    if not isinstance(prices, Seconds):
+        return prices
+    wires = tuple((part.name, axis.name) for axis, own in parts.items() for part in own)
+    return replace(prices, base=on_parts(prices.base, parts), wires=wires)
+
+
+def seconds(
+    bandwidths: Mapping[str, Fraction | float],
+    *,
+    prices: str | Prices = "link",
+    latency: Fraction | float = 0,
+) -> Seconds:
+    """Make a list of seconds from bandwidths in bytes/s by axis name; floats are taken exactly."""
+    table = tuple(sorted((name, Fraction(value)) for name, value in bandwidths.items()))
+    return Seconds(prices_of(prices), table, Fraction(latency))
+
+
+PRICES: Mapping[str, Prices] = {"book": Book(), "link": Link(), "switch": Switch()}
+"""The price lists by name; a list of one's own is any object with the same methods."""
+
+
+def prices_of(prices: str | Prices) -> Prices:
+    """Give a price list by its name; an object is taken as it is."""
+    if not isinstance(prices, str):
+        return prices
+    if prices not in PRICES:
+        raise ValueError(f"no prices are called '{prices}': known are {', '.join(PRICES)}")
+    return PRICES[prices]
+
+
+def price(
+    op: Relayout,
+    operand: Array,
+    result: Array,
+    mesh: Mesh,
+    sizes: Mapping[str, int],
+    prices: str | Prices = "link",
+) -> Fraction:
+    """Give what one relayout of an array costs one device, in the list's unit.
+
+    Needs the sizes of the array's dims and of the axes, in `sizes` or in the mesh.
+    """
+    known = {**mesh.sizes, **sizes}
+    axes = tuple(info for info in sized(mesh, known) if info.axis in op.axes and info.size != 1)
+    if not axes or isinstance(op, Slice | Mask):
+        return Fraction(0)
+    before, after = (array.local_bytes.evaluate(known).number for array in (operand, result))
+    assert before is not None
+    assert after is not None
+    n = 1
+    for info in axes:
+        n *= info.size or 1
+    moved, table = Moved(before, after, axes, n), prices_of(prices)
+    match op:
+        case AllGather():
+            return table.all_gather(moved)
+        case ReduceScatter():
+            return table.reduce_scatter(moved)
+        case AllReduce():
+            return table.all_reduce(moved)
+        case AllToAll():
+            return table.all_to_all(moved)
+        case Permute():
+            return table.permute(moved)
+
+
+def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:
+    """Give the mesh's axes with the sizes that are known filled in; the map wins over the mesh."""
+    return tuple(
+        AxisInfo(i.axis, known.get(i.axis.name, i.size), i.network, i.links) for i in mesh.axes
+    )
+
+
+def mesh_of(mesh: Mesh | str | Mapping[str, int]) -> Mesh:
+    """Give a mesh from `X=4,Y=2` or a map of sizes; a mesh is taken as it is."""
+    if isinstance(mesh, Mesh):
+        return mesh
+    if isinstance(mesh, str):
+        pairs = [part.partition("=") for part in mesh.replace(" ", "").split(",") if part]
+        mesh = {name: int(size) for name, _, size in pairs}
+    return Mesh(tuple(AxisInfo(Axis(name), size) for name, size in mesh.items()))

@@ -1,0 +1,243 @@
+"""The collectives of a plan, and those in what JAX lowered, in one form that compares.
+
+Decides what makes two collectives the same: kind, local operand shape and dtype, the groups of
+devices (ordered where the order matters), and the dims that they join, split or exchange.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardlang.backends.jax.layout import without_axes
+from shardlang.backends.jax.sizes import Numbers
+from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.types import Array, Axis
+from shardlang.verify.result import CollectivesCheck
+
+MLIR_DTYPES: Mapping[str, str] = {
+    "f64": "f64", "f32": "f32", "bf16": "bf16", "f16": "f16", "f8e4m3": "f8E4M3FN",
+    "f8e5m2": "f8E5M2", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "int4": "i4",
+    "uint32": "ui32", "uint16": "ui16", "uint8": "ui8", "uint4": "ui4", "bool": "i1",
+}  # fmt: skip
+"""StableHLO's names of the element types."""
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One collective: what is compared."""
+
+    kind: str
+    operand: str
+    groups: Groups
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Print it on one line."""
+        groups = " ".join(str(list(group)) for group in self.groups)
+        return f"{self.kind}({self.operand}) {self.detail} groups {groups}".replace("  ", " ")
+
+
+def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[Seen]:
+    """List the collectives of the plan's passes; axes of size 1 have none.
+
+    Of the forward pass alone those count that reach an output: what only the backward pass reads
+    is not part of `forward`.
+    """
+    ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
+    passes = set(wanted)
+    plan = without_axes(plan, ones)
+    steps = [step for name, step in plan.steps() if name in passes]
+    if "backward" not in passes:
+        steps = _reaching(steps, plan.outputs)
+    found: Counter[Seen] = Counter()
+    for step in steps:
+        if step.is_collective and getattr(step.op, "axes", ()):
+            found[_of_step(step, numbers)] += 1
+    return found
+
+
+def _reaching(steps: list[Step], ends: Iterable[Array]) -> list[Step]:
+    """Keep the steps that some array depends on."""
+    needed = {(array.name, array.layout) for array in ends}
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if (step.output.name, step.output.layout) in needed:
+            kept.append(step)
+            needed |= {(array.name, array.layout) for array in step.inputs}
+    return kept[::-1]
+
+
+def _of_step(step: Step, numbers: Numbers) -> Seen:
+    """Say what a step must become."""
+    array = step.inputs[0]
+    dims, operand = array.tensor.dims, local_type(array, numbers)
+    match step.op:
+        case AllGather(axes, dim):
+            return Seen("all_gather", operand, groups(axes, numbers), f"dim {dims.index(dim)}")
+        case ReduceScatter(axes, dim):
+            detail = f"dim {dims.index(dim)} sum"
+            return Seen("reduce_scatter", operand, groups(axes, numbers), detail)
+        case AllReduce(axes):
+            return Seen(
+                "all_reduce", operand, _unordered(groups(axes, numbers)), array.layout.reduction
+            )
+        case AllToAll(axes, source, dim):
+            detail = f"split {dims.index(dim)} concat {dims.index(source)}"
+            return Seen("all_to_all", operand, groups(axes, numbers), detail)
+        case Permute():
+            return Seen("collective_permute", operand, _moves(array, step.output, numbers))
+        case _:
+            raise AssertionError(step.op)
+
+
+def local_type(array: Array, numbers: Numbers) -> str:
+    """Write a device's part of an array as StableHLO writes its type."""
+    sizes = [
+        numbers.dims[dim] // numbers.parts(axes)
+        for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
+    ]
+    return "x".join([*map(str, sizes), MLIR_DTYPES[array.tensor.dtype.name]])
+
+
+def coordinates(numbers: Numbers) -> Iterator[dict[Axis, int]]:
+    """Go through the devices of the mesh, in their order, as an index along each axis."""
+    for index in itertools.product(*(range(size) for size in numbers.axes.values())):
+        yield dict(zip(numbers.axes, index, strict=True))
+
+
+def rank(at: Mapping[Axis, int], axes: Iterable[Axis], numbers: Numbers) -> int:
+    """Number a device along axes, the first one outermost."""
+    number = 0
+    for axis in axes:
+        number = number * numbers.axes[axis] + at[axis]
+    return number
+
+
+def groups(axes: tuple[Axis, ...], numbers: Numbers) -> Groups:
+    """List the groups of devices that differ along `axes` alone, each in the order of the axes."""
+    table: dict[tuple[int, ...], dict[int, int]] = {}
+    for device, at in enumerate(coordinates(numbers)):
+        key = tuple(index for axis, index in at.items() if axis not in axes)
+        table.setdefault(key, {})[rank(at, axes, numbers)] = device
+    return tuple(sorted(tuple(g[i] for i in range(len(g))) for g in table.values()))
+
+
+def _unordered(found: Groups) -> Groups:
+    return tuple(sorted(tuple(sorted(group)) for group in found))
+
+
+def _moves(source: Array, target: Array, numbers: Numbers) -> Groups:
+    """List the pairs (sender, receiver): the n-th holder of a block sends to its n-th user."""
+
+    def holders(array: Array) -> dict[tuple[int, ...], list[int]]:
+        table: dict[tuple[int, ...], list[int]] = {}
+        still = [axis for axis in numbers.axes if axis not in moving]
+        for device, at in enumerate(coordinates(numbers)):
+            fixed = tuple(at[axis] for axis in still)
+            block = tuple(rank(at, array.axes(dim), numbers) for dim in source.tensor.dims)
+            table.setdefault((*fixed, *block), []).append(device)
+        return table
+
+    moving = {*source.layout.split_axes, *target.layout.split_axes}
+    have, want = holders(source), holders(target)
+    pairs = (pair for block, users in want.items() for pair in zip(have[block], users, strict=True))
+    return tuple(sorted(pairs))
+
+
+def lowered(module: Any) -> Counter[Seen]:
+    """List the collectives of a StableHLO module, through the functions that it calls."""
+    functions = {str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations}
+    found: Counter[Seen] = Counter()
+
+    def walk(operation: Any) -> None:
+        for region in operation.regions:
+            for block in region.blocks:
+                for child in block.operations:
+                    op = child.operation
+                    if op.name == "func.call":
+                        walk(
+                            functions[str(op.attributes["callee"]).lstrip("@").strip('"')].operation
+                        )
+                    seen = _of_operation(op)
+                    if seen is not None:
+                        found[seen] += 1
+                    else:
+                        walk(op)
+
+    walk(functions["main"].operation)
+    return found
+
+
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
+
+
+def _of_operation(op: Any) -> Seen | None:
+    """Read a StableHLO collective, or give None for anything else."""
+    kind = op.name.removeprefix("stablehlo.")
+    if kind not in _KINDS and kind != "collective_broadcast":
+        return None
+
+    def number(name: str) -> int:
+        return int(op.attributes[name].value)
+
+    def table(name: str) -> Groups:
+        values = op.attributes[name]
+        rows, columns = values.type.shape
+        flat = [int(values[i]) for i in range(rows * columns)]
+        return tuple(sorted(tuple(flat[i * columns : (i + 1) * columns]) for i in range(rows)))
+
+    operand = str(op.operands[0].type).removeprefix("tensor<").removesuffix(">")
+    match kind:
+        case "all_gather":
+            return Seen(kind, operand, table("replica_groups"), f"dim {number('all_gather_dim')}")
+        case "reduce_scatter":
+            detail = f"dim {number('scatter_dimension')} {_combiner(op)}"
+            return Seen(kind, operand, table("replica_groups"), detail)
+        case "all_reduce":
+            return Seen(kind, operand, _unordered(table("replica_groups")), _combiner(op))
+        case "all_to_all":
+            detail = f"split {number('split_dimension')} concat {number('concat_dimension')}"
+            return Seen(kind, operand, table("replica_groups"), detail)
+        case "collective_permute":
+            return Seen(kind, operand, table("source_target_pairs"))
+        case _:
+            return Seen(kind, operand, ())
+
+
+def _combiner(op: Any) -> str:
+    """Read what a reduction combines with."""
+    names = {"stablehlo.add": "sum", "stablehlo.maximum": "max", "stablehlo.minimum": "min"}
+    inside: list[str] = [child.operation.name for child in op.regions[0].blocks[0].operations]
+    return "+".join(names.get(name, name) for name in inside if name != "stablehlo.return")
+
+
+def compare(function: str, plan: Counter[Seen], jax: Counter[Seen]) -> CollectivesCheck:
+    """Hold two lists against each other, one to one."""
+
+    def texts(difference: Counter[Seen]) -> tuple[str, ...]:
+        return tuple(sorted(str(seen) for seen in difference.elements()))
+
+    return CollectivesCheck(
+        function, plan.total(), jax.total(), texts(plan - jax), texts(jax - plan)
+    )
+
+
+def blocks(array: Array, shape: tuple[int, ...], numbers: Numbers) -> list[tuple[slice, ...]]:
+    """Say which part of the whole each device of the mesh holds, in the devices' order."""
+    found: list[tuple[slice, ...]] = []
+    for at in coordinates(numbers):
+        parts: list[slice] = []
+        for size, axes in zip(shape, array.layout.sharding, strict=True):
+            step = size // math.prod(numbers.axes[axis] for axis in axes)
+            index = rank(at, axes, numbers)
+            parts.append(slice(index * step, (index + 1) * step))
+        found.append(tuple(parts))
+    return found

@@ -1,0 +1,165 @@
+"""The program's meaning with no sharding, evaluated in f64: independent of the emitted code.
+
+Reads `plan.program.statements` alone. Changes of layout mean nothing here. Needs JAX, for `vjp`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardlang.ir.ops import (
+    Coefficient,
+    Compute,
+    Divide,
+    Einsum,
+    Equal,
+    Linear,
+    Map,
+    Reduce,
+    Rename,
+)
+from shardlang.ir.program import Program, Statement
+from shardlang.ir.types import Dim, Tensor
+
+Value = Any
+"""A JAX array."""
+
+INTEGERS: Mapping[str, str] = {"bool": "bool", "int4": "int8", "uint4": "uint8"}
+
+
+def _softplus(x: Value) -> Value:
+    return jnp.logaddexp(x, 0.0)
+
+
+def _gelu(x: Value) -> Value:
+    return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+FUNCTIONS: Mapping[str, Callable[[Value], Value]] = {
+    "gelu": _gelu,
+    "silu": lambda x: x / (1 + jnp.exp(-x)),
+    "relu": lambda x: jnp.where(x > 0, x, 0.0),
+    "square": lambda x: x * x,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lambda x: 1 / jnp.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "log": jnp.log,
+    "tanh": jnp.tanh,
+    "sigmoid": lambda x: 1 / (1 + jnp.exp(-x)),
+    "softplus": _softplus,
+    "abs": jnp.abs,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "exp": jnp.exp,
+}
+"""The functions by their formulas; a `_grad` is taken by differentiating."""
+
+
+def function(name: str) -> Callable[[Value], Value]:
+    """Give a function or the derivative of one."""
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    base = FUNCTIONS[name.removesuffix("_grad")]
+
+    def derivative(x: Value) -> Value:
+        return jax.vjp(base, x)[1](jnp.ones_like(x))[0]
+
+    return derivative
+
+
+def evaluate(
+    program: Program, inputs: Mapping[str, Value], sizes: Mapping[Dim, int], wanted: Sequence[str]
+) -> tuple[Value, ...]:
+    """Compute the values of the wanted names from the leaves' whole values."""
+    values = dict(inputs)
+    dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
+    for statement in program.statements:
+        if statement.section != "forward":
+            continue
+        names = [use.tensor.name for use in statement.operands]
+        result = statement.result
+        if not isinstance(statement.op, Compute):
+            if result.name == names[0]:
+                continue
+            statement_op: Compute = Linear((Coefficient(),))
+        else:
+            statement_op = statement.op
+        operands = [(values[name], dims[name]) for name in names]
+        value = _typed(_compute(statement_op, operands, result, sizes), result)
+        values[result.name] = jax.lax.stop_gradient(value) if _constant(statement) else value
+        dims[result.name] = result.dims
+    return tuple(values[name] for name in wanted)
+
+
+def _constant(statement: Statement) -> bool:
+    return statement.constant
+
+
+def _typed(value: Value, tensor: Tensor) -> Value:
+    """Bring a value to f64, or to its own integer type."""
+    if tensor.dtype.kind == "float":
+        return value.astype(jnp.float64)
+    return value.astype(INTEGERS.get(tensor.dtype.name, tensor.dtype.name))
+
+
+Operand = tuple[Value, tuple[Dim, ...]]
+
+
+def _compute(
+    op: Compute, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
+) -> Value:
+    """Evaluate one operation on whole values."""
+    match op:
+        case Einsum():
+            return _einsum(operands, result, sizes)
+        case Linear(coefficients, constant):
+            total: Value = float(constant)
+            for (value, dims), c in zip(operands, coefficients, strict=True):
+                factor = float(c.value) / math.prod(sizes[dim] for dim in c.per)
+                total = total + factor * _spread(value, dims, result.dims, sizes)
+            return total
+        case Map(name):
+            value, dims = operands[0]
+            return _spread(function(name)(value.astype(jnp.float64)), dims, result.dims, sizes)
+        case Divide():
+            left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
+            return left / right
+        case Equal():
+            left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
+            return jnp.where(left == right, 1.0, 0.0)
+        case Rename(renamed):
+            return _spread(operands[0][0], renamed, result.dims, sizes)
+        case Reduce(kind, over):
+            value, dims = operands[0]
+            axes = tuple(dims.index(dim) for dim in over)
+            rest = tuple(dim for dim in dims if dim not in over)
+            reduce = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max, "min": jnp.min}[kind]
+            return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
+
+
+def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:
+    """Multiply out, and sum over what the result lacks."""
+    every = tuple(dict.fromkeys(dim for _, dims in operands for dim in dims))
+    number = {dim: index for index, dim in enumerate(every)}
+    kept = tuple(dim for dim in result.dims if dim in number)
+    flat: list[Any] = []
+    for value, dims in operands:
+        wide = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.int64)
+        flat += [wide, [number[dim] for dim in dims]]
+    value = jnp.einsum(*flat, [number[dim] for dim in kept], precision="highest")
+    return _spread(value, kept, result.dims, sizes)
+
+
+def _spread(
+    value: Value, dims: tuple[Dim, ...], wanted: tuple[Dim, ...], sizes: Mapping[Dim, int]
+) -> Value:
+    """Order dims by name and repeat along those that are missing."""
+    order = [dim for dim in wanted if dim in dims]
+    value = jnp.transpose(value, [dims.index(dim) for dim in order])
+    value = value.reshape([sizes[dim] if dim in dims else 1 for dim in wanted])
+    return jnp.broadcast_to(value, [sizes[dim] for dim in wanted])

@@ -1,0 +1,385 @@
+"""Checks plans in this process: emits, runs on simulated devices, compares. This loads JAX.
+
+The process must have enough devices (`--xla_force_host_platform_device_count` in XLA_FLAGS).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardlang.backends.jax.compute import jax_dtype
+from shardlang.backends.jax.emit import emit_jax
+from shardlang.backends.jax.errors import PlanDefect
+from shardlang.backends.jax.functions import jumps
+from shardlang.backends.jax.layout import stacked_axes, without_axes
+from shardlang.backends.jax.sizes import Numbers
+from shardlang.diagnostics import ShardlangError
+from shardlang.ir.ops import AllReduce, ReduceScatter
+from shardlang.ir.plan import Gradient, Plan, Step
+from shardlang.ir.printer import statement
+from shardlang.ir.program import Program
+from shardlang.ir.types import Array, DType, DTYPES, Tensor
+from shardlang.verify.collectives import blocks, compare, lowered, planned
+from shardlang.verify.reference import evaluate
+from shardlang.verify.result import ArrayCheck, VerifyResult
+from shardlang.verify.sizes import small_sizes
+
+TOLERANCES: Mapping[str, float] = {
+    "f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 1e-1, "f8e4m3": 0.5, "f8e5m2": 1.0,
+}  # fmt: skip
+"""The error that a dtype allows, relative to the largest value of an array."""
+
+ATTEMPTS = 3
+"""How many sets of random data may disagree: sums that cancel can make rounding look large."""
+
+FLOOR = 1e-2
+"""Values are held against at least this magnitude: data are near 1."""
+
+
+def run_check(
+    plan: Plan,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    exact: bool = True,
+    thorough: bool = False,
+    text: str | None = None,
+    seed: int = 0,
+) -> VerifyResult:
+    """Check one plan; give what was compared, also where running it failed.
+
+    `exact` replaces narrow floats by f32, so that the tolerance is tight. `thorough` also runs
+    `forward` and the gradients of `differentiable`. `text` is the module to check in place of the
+    one that emission gives. Raises ShardlangError where sizes don't fit the program.
+    """
+    if exact:
+        plan = with_floats(plan, DTYPES["f32"])
+    numbers = small_sizes(plan, sizes)
+    mesh = {axis.name: size for axis, size in numbers.axes.items()}
+    dims = {dim.name: size for dim, size in numbers.dims.items()}
+    result = VerifyResult(problems=doubled(plan), mesh=mesh, dims=dims)
+    x64 = bool(jax.config.read("jax_enable_x64"))
+    try:
+        text = emit_jax(plan, {**mesh, **dims}) if text is None else text
+        found = _Run(plan, numbers, text, seed).check(thorough=thorough)
+        for again in range(1, ATTEMPTS):
+            if found.ok or not all(check.ok for check in found.collectives):
+                break
+            found = _Run(plan, numbers, text, seed + again).check(thorough=thorough)
+    except ShardlangError as error:
+        if not all(isinstance(d.mistake, PlanDefect) for d in error.diagnostics):
+            raise
+        return replace(result, problems=(*result.problems, *(d.message for d in error.diagnostics)))
+    except Exception as error:  # noqa: BLE001 - whatever JAX says of the emitted code is the finding
+        said = str(error).strip().split("\n")[0][:500]
+        problem = f"the emitted module did not run: {type(error).__name__}: {said}"
+        return replace(result, problems=(*result.problems, problem))
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+    return result.joined(found)
+
+
+def doubled(plan: Plan) -> tuple[str, ...]:
+    """Name the reductions that one pass does twice: the value is the same and the cost is not."""
+    problems: list[str] = []
+    for steps in (plan.forward, plan.backward):
+        seen: set[tuple[object, ...]] = set()
+        for step in steps:
+            key = (step.op, step.inputs, step.output)
+            if isinstance(step.op, AllReduce | ReduceScatter) and key in seen:
+                problems.append(f"`{statement(step)}` stands twice in one pass")
+            seen.add(key)
+    return tuple(problems)
+
+
+def with_floats(plan: Plan, dtype: DType) -> Plan:
+    """Give the same plan with every narrow float replaced by a wider one."""
+
+    def tensor(value: Tensor) -> Tensor:
+        narrow = value.dtype.kind == "float" and value.dtype.bits < dtype.bits
+        return replace(value, dtype=dtype) if narrow else value
+
+    def array(value: Array) -> Array:
+        return Array(tensor(value.tensor), value.layout)
+
+    def step(value: Step) -> Step:
+        inputs = tuple(array(x) for x in value.inputs)
+        return replace(value, inputs=inputs, output=array(value.output))
+
+    program: Program = replace(
+        plan.program,
+        leaves=tuple(replace(leaf, array=array(leaf.array)) for leaf in plan.program.leaves),
+        statements=tuple(
+            replace(
+                item,
+                operands=tuple(replace(use, tensor=tensor(use.tensor)) for use in item.operands),
+                result=tensor(item.result),
+            )
+            for item in plan.program.statements
+        ),
+    )
+    return replace(
+        plan,
+        program=program,
+        forward=tuple(step(s) for s in plan.forward),
+        backward=tuple(step(s) for s in plan.backward),
+        outputs=tuple(array(x) for x in plan.outputs),
+        cotangents=tuple(array(x) for x in plan.cotangents),
+        gradients=tuple(Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients),
+    )
+
+
+@contextlib.contextmanager
+def _wide() -> Generator[None]:
+    """Let the reference compute in f64 whatever the module uses."""
+    with jax.enable_x64(True):  # noqa: FBT003 - JAX takes no keyword
+        yield
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Whole values: of the leaves as given (stacked where partial), the outputs, the gradients."""
+
+    inputs: tuple[np.ndarray[Any, Any], ...]
+    cotangents: tuple[np.ndarray[Any, Any], ...]
+    outputs: tuple[np.ndarray[Any, Any], ...]
+    gradients: tuple[np.ndarray[Any, Any] | None, ...]
+
+
+class _Run:
+    """One plan at one set of sizes."""
+
+    def __init__(self, plan: Plan, numbers: Numbers, text: str, seed: int) -> None:
+        ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
+        self._plan = without_axes(plan, ones)
+        self._numbers = numbers
+        self._rng = np.random.default_rng(seed)
+        self._leaves = tuple(leaf.array for leaf in self._plan.program.leaves)
+        self._module: dict[str, Any] = {"__name__": "emitted"}
+        exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
+        devices = np.asarray(jax.devices("cpu")[: numbers.devices], dtype=object)
+        if devices.size < numbers.devices:
+            raise RuntimeError(f"{numbers.devices} devices are needed, there are {devices.size}")
+        shape = tuple(numbers.axes.values())
+        self._mesh = jax.sharding.Mesh(devices.reshape(shape), tuple(a.name for a in numbers.axes))
+
+    # Data
+
+    def _shape(self, array: Array, *, stacked: bool = True) -> tuple[int, ...]:
+        shape = tuple(self._numbers.dims[dim] for dim in array.tensor.dims)
+        over = stacked_axes(array.layout) if stacked else ()
+        return (self._numbers.parts(over), *shape) if over else shape
+
+    def _data(
+        self, shape: tuple[int, ...], dtype: DType, *, positive: bool
+    ) -> np.ndarray[Any, Any]:
+        """Make mixed-sign data near 1, or small integers."""
+        if dtype.kind == "float":
+            signs = 1.0 if positive else self._rng.choice([-1.0, 1.0], shape)
+            values = self._rng.uniform(0.5, 1.5, shape) * signs
+        else:
+            low = -2 if dtype.name.startswith("int") and not positive else 0
+            values = self._rng.integers(low, 2, shape)
+        narrow = np.dtype(jax_dtype(dtype)) if dtype.name == "bool" else jnp.dtype(jax_dtype(dtype))
+        return np.asarray(values).astype(np.float32).astype(narrow)
+
+    def _reference(self, *, positive: bool) -> _Reference:
+        """Make data and compute what they should give, in f64."""
+        inputs = tuple(
+            self._data(self._shape(x), x.tensor.dtype, positive=positive) for x in self._leaves
+        )
+        cotangents = tuple(
+            self._data(self._shape(x, stacked=False), x.tensor.dtype, positive=False)
+            for x in self._plan.outputs
+        )
+        floats = [i for i, x in enumerate(self._leaves) if x.tensor.dtype.kind == "float"]
+        wanted = [x.name for x in self._plan.outputs]
+        smooth = [i for i, x in enumerate(self._plan.outputs) if x.tensor.dtype.kind == "float"]
+
+        def run(given: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, Any]:
+            def outputs(values: Sequence[Any]) -> tuple[Any, ...]:
+                whole = list(given)
+                for index, value in zip(floats, values, strict=True):
+                    whole[index] = value
+                env: dict[str, Any] = {}
+                for leaf, value in zip(self._leaves, whole, strict=True):
+                    combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
+                    partial = bool(leaf.layout.unreduced)
+                    env[leaf.name] = (
+                        combine[leaf.layout.reduction](value, axis=0) if partial else value
+                    )
+                return evaluate(self._plan.program, env, self._numbers.dims, wanted)
+
+            def differentiable(values: Sequence[Any]) -> tuple[Any, ...]:
+                found = outputs(values)
+                return tuple(found[i] for i in smooth)
+
+            values = [given[i] for i in floats]
+            _, pullback = jax.vjp(differentiable, values)
+            return outputs(values), pullback(tuple(seeds[i] for i in smooth))[0]
+
+        with _wide():
+            given = [self._to_wide(x) for x in inputs]
+            seeds = [self._to_wide(x) for x in cotangents]
+            outputs, gradients = jax.jit(run)(given, seeds)
+            table = dict(zip(floats, gradients, strict=True))
+            return _Reference(
+                inputs,
+                cotangents,
+                tuple(np.asarray(x) for x in outputs),
+                tuple(
+                    np.asarray(table[i]) if i in table else None for i in range(len(self._leaves))
+                ),
+            )
+
+    @staticmethod
+    def _to_wide(value: np.ndarray[Any, Any]) -> Any:
+        floating = jnp.issubdtype(value.dtype, jnp.floating)
+        wide = value.astype(np.float64) if floating else value
+        narrow = {"int4": np.int8, "uint4": np.uint8}.get(str(value.dtype))
+        return jnp.asarray(value.astype(narrow) if narrow else wide)
+
+    # Comparison
+
+    def check(self, *, thorough: bool) -> VerifyResult:
+        """Compare values, gradients and collectives."""
+        notes: tuple[str, ...] = ()
+        reference = self._reference(positive=False)
+        if any(np.isnan(x).any() for x in reference.outputs):
+            reference = self._reference(positive=True)
+            notes = ("with data of both signs the program gives NaN, so the inputs are positive",)
+        backward = "forward_backward" in self._module
+        arrays: list[ArrayCheck] = []
+        forward = self._module["forward"].lower(self._mesh, *reference.inputs)
+        collectives = [
+            compare(
+                "forward",
+                planned(self._plan, self._numbers, ["forward"]),
+                lowered(forward.compiler_ir("stablehlo")),
+            )
+        ]
+        if thorough or not backward:
+            outputs = forward.compile()(*reference.inputs)
+            arrays += self._outputs("output", outputs, reference)
+        if backward:
+            arguments = (reference.inputs, reference.cotangents)
+            whole = self._module["forward_backward"].lower(self._mesh, *arguments)
+            collectives.append(
+                compare(
+                    "forward_backward",
+                    planned(self._plan, self._numbers, ["forward", "backward"]),
+                    lowered(whole.compiler_ir("stablehlo")),
+                )
+            )
+            outputs, gradients = whole.compile()(*arguments)
+            arrays += self._outputs(
+                "output with backward" if thorough else "output", outputs, reference
+            )
+            if self._narrow() and jumps(self._plan):
+                notes += ("gradients that jump are compared in f32 alone: narrow values can tie",)
+                return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
+            arrays += self._gradients("gradient of", gradients, reference)
+            if thorough:
+                arrays += self._gradients("jax.vjp of", self._by_vjp(reference), reference)
+        return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
+
+    def _by_vjp(self, reference: _Reference) -> tuple[Any, ...]:
+        """Take the gradients through `differentiable`."""
+        inputs = [jnp.asarray(x) for x in reference.inputs]
+        outputs, pullback = jax.vjp(self._module["differentiable"](self._mesh), *inputs)
+        seeds = tuple(
+            jnp.broadcast_to(jnp.asarray(c), x.shape).astype(x.dtype)
+            if jnp.issubdtype(x.dtype, jnp.floating)
+            else np.zeros(x.shape, jax.dtypes.float0)
+            for c, x in zip(reference.cotangents, outputs, strict=True)
+        )
+        return pullback(seeds)
+
+    def _outputs(
+        self, kind: str, found: Sequence[Any], reference: _Reference
+    ) -> Iterator[ArrayCheck]:
+        """Compare the outputs; partial results are combined first."""
+        for array, got, want in zip(self._plan.outputs, found, reference.outputs, strict=True):
+            yield self._compare(kind, array, got, want)
+
+    def _gradients(
+        self, kind: str, found: Sequence[Any], reference: _Reference
+    ) -> Iterator[ArrayCheck]:
+        """Compare the gradients of the leaves that have one."""
+        for leaf, got, want in zip(self._leaves, found, reference.gradients, strict=True):
+            if want is None:
+                continue
+            whole = leaf.with_layout(leaf.layout.reduced())
+            if leaf.layout.unreduced:
+                yield self._close(kind, leaf, np.asarray(got, np.float64), want, 0)
+            else:
+                yield self._compare(kind, whole, got, want)
+
+    def _compare(self, kind: str, array: Array, got: Any, want: np.ndarray[Any, Any]) -> ArrayCheck:
+        """Compare an array with the reference on every device, by the plan's own layout."""
+        if array.layout.unreduced:
+            combine = {"sum": np.sum, "max": np.max, "min": np.min}[array.layout.reduction]
+            whole = np.asarray(got, np.float64)
+            return self._close(kind, array, combine(whole, axis=0), want, 0)
+        by_device = {shard.device: shard.data for shard in got.addressable_shards}
+        devices = list(self._mesh.devices.flat)
+        if set(by_device) != set(devices):
+            return self._close(kind, array, np.asarray(got, np.float64), want, 0)
+        result: ArrayCheck | None = None
+        for device, block in zip(devices, blocks(array, want.shape, self._numbers), strict=True):
+            data = np.asarray(by_device[device], np.float64)
+            check = self._close(kind, array, data, want[block], len(devices), np.abs(want))
+            if result is None or not check.error <= result.error or check.problem:
+                result = check
+            if not check.ok:
+                break
+        assert result is not None
+        return result
+
+    def _close(
+        self,
+        kind: str,
+        array: Array,
+        got: np.ndarray[Any, Any],
+        want: np.ndarray[Any, Any],
+        devices: int,
+        magnitude: np.ndarray[Any, Any] | None = None,
+    ) -> ArrayCheck:
+        """Compare numbers, relative to the largest of the whole array."""
+        dtype = array.tensor.dtype.name
+        tolerance = max(TOLERANCES.get(name, 0.0) for name in self._dtypes())
+        problem = ""
+        error = math.inf
+        if got.shape != want.shape:
+            problem = f"(shape {got.shape}, should be {want.shape})"
+        else:
+            want = want.astype(np.float64)
+            size = np.abs(want) if magnitude is None else magnitude.astype(np.float64)
+            finite = size[np.isfinite(size)]
+            scale = max(float(np.max(finite, initial=0.0)), FLOOR)
+            both = (got == want) | (np.isnan(got) & np.isnan(want))
+            difference = np.where(both, 0.0, np.abs(got - want))
+            error = float(np.max(difference, initial=0.0)) / scale
+            if np.isnan(error):
+                error = math.inf
+        return ArrayCheck(array.name, kind, dtype, error, tolerance, devices, problem)
+
+    def _narrow(self) -> bool:
+        """Whether some float of the plan is narrower than f32."""
+        return any(
+            DTYPES[name].kind == "float" and DTYPES[name].bits < 32 for name in self._dtypes()
+        )
+
+    def _dtypes(self) -> set[str]:
+        """List the float dtypes of the plan; with none of them, integers compare exactly."""
+        used = {x.tensor.dtype.name for x in self._leaves}
+        for _, step in self._plan.steps():
+            used.add(step.output.tensor.dtype.name)
+        return used

@@ -1,0 +1,102 @@
+"""Every example says what to look at, is formatted, checks, lowers and has a cost."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.shd"))
+SCHEMES = ("dp", "fsdp", "tp", "fsdp_tp")
+
+
+def by_name(paths: list[Path]) -> pytest.MarkDecorator:
+    """Run a test for each of the files."""
+    return pytest.mark.parametrize("path", paths, ids=[path.name for path in paths])
+
+
+def test_the_examples_are_there():
+    """Each scheme as a chain and written out, and the larger blocks."""
+    expected = {f"{scheme}{kind}.shd" for scheme in SCHEMES for kind in ("", ".explicit")}
+
+    assert expected | {"mlp.shd", "gated_mlp.shd", "attention.shd"} == {x.name for x in EXAMPLES}
+
+
+@by_name(EXAMPLES)
+def test_starts_with_what_to_look_at(path):
+    """The first lines are a comment with a command that runs and a pointer."""
+    text = path.read_text(encoding="utf-8")
+    comment = text[: re.search(r"^[^#]", text, re.MULTILINE).start()]
+
+    assert "Look at" in comment
+    assert f"examples/{path.name}" in comment
+
+
+@by_name(EXAMPLES)
+def test_its_own_command_runs(path, shardlang, monkeypatch):
+    """The command in the comment does what it should."""
+    monkeypatch.chdir(ROOT)
+    text = path.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^# \$ shardlang (.+)$", text, re.MULTILINE)
+
+    assert shardlang(*shlex.split(command)).status == 0
+
+
+@by_name(EXAMPLES)
+def test_checks(path, shardlang):
+    """There is nothing to complain about."""
+    result = shardlang("check", path)
+
+    assert (result.status, result.out) == (0, "")
+
+
+@by_name(EXAMPLES)
+def test_is_formatted(path, shardlang):
+    """The examples have the canonical layout."""
+    assert shardlang("fmt", "--check", path).status == 0
+
+
+@by_name(EXAMPLES)
+@pytest.mark.parametrize("command", ["lower", "cost"])
+def test_lowers_and_costs(path, command, shardlang):
+    """Each example lowers and has a cost, with no warning."""
+    result = shardlang(command, path)
+
+    assert (result.status, result.err) == (0, "")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_chain_costs_what_is_written_out(scheme, shardlang):
+    """A scheme's chain and its written-out algorithm cost the same."""
+    import json
+
+    pair = [f"{scheme}.shd", f"{scheme}.explicit.shd"]
+    reports = [
+        json.loads(shardlang("cost", ROOT / "examples" / name, "--format", "json").out)
+        for name in pair
+    ]
+
+    assert reports[0]["totals"] == reports[1]["totals"]
+
+
+@by_name([path for path in EXAMPLES if ".explicit" not in path.name])
+@pytest.mark.jax
+@pytest.mark.slow
+def test_verifies(path, shardlang):
+    """The emitted module of each example agrees with an unsharded reference."""
+    result = shardlang("verify", path, *small_sizes(path))
+
+    assert result.status == 0, result.out + result.err
+
+
+def small_sizes(path: Path) -> list[str]:
+    """Give options that make an example's mesh and dims small enough to run."""
+    text = path.read_text(encoding="utf-8")
+    axes = re.findall(r"[A-Z]\b", re.search(r"^mesh (.+)$", text, re.MULTILINE)[1])
+    declared = re.search(r"^dims (.+)$", text, re.MULTILINE)
+    dims = re.findall(r"(\w+)=", declared[1]) if declared else []
+    sizes = [word for name in dims for word in ("--set", f"{name}=8")]
+    return ["--mesh", ",".join(f"{axis}=2" for axis in axes), *sizes]

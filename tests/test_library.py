@@ -1,0 +1,95 @@
+"""The library: what `import shardlang as sl` offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardlang as sl
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAIN = "mesh X\nIn[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]"
+
+
+def test_the_public_names():
+    """Every public name is there, and has a docstring."""
+    for name in sl.__all__:
+        assert getattr(sl, name) is not None
+        if not name.startswith("_"):
+            assert getattr(sl, name).__doc__
+
+
+def test_load_reads_a_file():
+    """`load` gives the program of a file, as `parse` of its text does."""
+    path = ROOT / "examples" / "fsdp.shd"
+    loaded, parsed = sl.load(path), sl.parse(path.read_text(encoding="utf-8"))
+
+    assert loaded.statements == parsed.statements
+    assert sl.load(str(path)).mesh == loaded.mesh
+
+
+def test_sizes_on_lower():
+    """`sizes` win over the program's own, and what is declared by them follows."""
+    program = sl.load(ROOT / "examples" / "mlp.shd")
+    plan = sl.lower(program, sizes={"X": 8, "D": 4096})
+    known = plan.program.sizes.known
+
+    assert (known["X"], known["D"], known["F"]) == (8, 4096, 4 * 4096)
+    assert program.sizes.known["X"] == 16
+
+
+def test_forward_alone_and_kept_weights():
+    """`forward_only` and `keep_gathered` reach the passes."""
+    program = sl.parse(CHAIN)
+
+    assert sl.lower(program, forward_only=True).backward == ()
+    assert sl.lower(program, keep_gathered=True).keep_gathered
+
+
+def test_cost_of_a_plan():
+    """A report has sympy totals and renders itself."""
+    report = sl.cost(sl.lower(sl.parse(CHAIN)), hardware="tpu_v5p")
+
+    assert {str(symbol) for symbol in report.total.t_comms.free_symbols} >= {"D", "F"}
+    assert report.to_dict()["schema"] == 1
+    assert report.to_latex()
+
+
+def test_emitted_module_is_python():
+    """`emit_jax` gives a module that compiles."""
+    source = sl.emit_jax(sl.lower(sl.parse(CHAIN)), sizes={"X": 4})
+
+    compile(source, "emitted", "exec")
+
+
+def test_errors_have_their_places():
+    """A wrong program raises with line, column and a hint to read."""
+    with pytest.raises(sl.ShardlangError) as caught:
+        sl.parse("mesh X, Y\nA[I_X, J_X] -> C[I, J]", name="here")
+    (first, *_) = caught.value.diagnostics
+
+    assert (first.line, first.source.name) == (2, "here")
+    assert "here:2:" in str(caught.value)
+
+
+def test_check_lists_instead_of_raising():
+    """`check` takes a text or a program and never raises for what is wrong in it."""
+    wrong = sl.check("A[I_X, J_X] -> C[I, J]")
+
+    assert [x.severity for x in wrong] == ["error"]
+    assert sl.check(CHAIN) == []
+    assert sl.check(sl.parse(CHAIN)) == []
+
+
+def test_an_explicit_program_is_checked_as_it_stands():
+    """`explicit` refuses what would need communication that no line has."""
+    assert sl.check(CHAIN, explicit=True)
+
+
+@pytest.mark.jax
+def test_verify():
+    """`verify` compares the emitted module with a reference."""
+    plan = sl.lower(sl.parse("A[I, J_X] · B[J_X, K] -> C[I, K]"), sizes={"X": 2})
+
+    assert sl.verify(plan).ok

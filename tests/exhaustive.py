@@ -251,6 +251,92 @@ def _choices(dims, tables, chosen):
             yield from _choices(dims, tables, more)
 
 
+WORK = 10**12
+"""More than the FLOPs of any plan here."""
+
+
+def best_product(dims, states, out, target, sizes, axes: Axes, network="link"):
+    """The least (cost, FLOPs, collectives) of a product made in any order, in parts or at once.
+
+    A part is a set of operands; its dims are those that the result or an operand outside of it has,
+    and it may be had in any layout. An operand's own dims may be summed before anything else.
+    """
+    mesh = dict(axes)
+    every = frozenset(range(len(dims)))
+
+    def needed(part):
+        rest = out + "".join(dims[i] for i in every - part)
+        return "".join(
+            d for d in dict.fromkeys("".join(dims[i] for i in sorted(part))) if d in rest
+        )
+
+    def spread(start, own):
+        """From weights at some layouts to weights at all."""
+        moves = graph(tuple(sizes[d] for d in own), axes, network)
+        best, queue = dict(start), deque(start)
+        while queue:
+            state = queue.popleft()
+            for other, price in moves[state].items():
+                cost, collectives = divmod(price, MANY)
+                total = best[state] + cost * WORK * MANY + collectives
+                if total < best.get(other, 1 << 400):
+                    best[other] = total
+                    queue.append(other)
+        return best
+
+    def work(names, chosen, times):
+        dividing = {a for splits, _ in chosen for s in splits for a in s}
+        return times * prod(sizes[d] for d in names) // prod(mesh[a] for a in dividing)
+
+    def combine(forms, own):
+        start: dict[State, int] = {}
+        names = set("".join(form for form, _ in forms))
+        times = (2 if names - set(own) else len(forms) - 1) if len(forms) > 1 else 1
+        for chosen in _choices([form for form, _ in forms], [t for _, t in forms], ()):
+            made = product_layout([form for form, _ in forms], list(chosen), own)
+            if made is not None and local_shape(made[0], [sizes[d] for d in own], mesh) is not None:
+                total = sum(t[s] for (_, t), s in zip(forms, chosen, strict=True))
+                total += work(names, chosen, times) * MANY
+                start[made] = min(total, start.get(made, total))
+        return start
+
+    @cache
+    def forms(part):
+        own = needed(part)
+        if len(part) == 1:
+            (index,) = part
+            whole = dims[index], spread({states[index]: 0}, dims[index])
+            return (
+                [whole]
+                if own == dims[index]
+                else [whole, (own, spread(combine([whole], own), own))]
+            )
+        if part == every:
+            own = out
+        start: dict[State, int] = {}
+        for parts in partitions(sorted(part)):
+            if len(parts) > 1:
+                for chosen in itertools.product(*(forms(frozenset(p)) for p in parts)):
+                    for state, total in combine(list(chosen), own).items():
+                        start[state] = min(total, start.get(state, total))
+        return [(own, spread(start, own))]
+
+    total = forms(every)[0][1][target]
+    return total // MANY // WORK, total // MANY % WORK, total % MANY
+
+
+def partitions(items):
+    """Every way to put items into groups."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for others in partitions(rest):
+        yield [[first], *others]
+        for i, group in enumerate(others):
+            yield [*others[:i], [first, *group], *others[i + 1 :]]
+
+
 def read(text: str) -> tuple[str, list[str], State]:
     """Read `A[I_XY, J]{U_Z}` with one-letter axes: the name, the dims and the layout."""
     found = re.fullmatch(r"(\w+)\[(.*?)\](?:\{U_(\w+)\})?", text.replace(" ", ""))

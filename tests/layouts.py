@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from shardlang.ir.ops import Compute
 from shardlang.ir.program import DimInfo, Leaf, Program, Statement, Use
-from shardlang.ir.types import DTYPES, Array, Axis, AxisInfo, Dim, Layout, Mesh, Tensor
+from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, Layout, Mesh, Tensor
 from shardlang.source import Source, Span
 
 NOWHERE = Span(0, 0)
@@ -52,8 +52,7 @@ def one_operation(
         for tensor, (_, layout) in zip(tensors, operands, strict=True)
     )
     uses = tuple(
-        Use(tensor, layout, NOWHERE)
-        for tensor, (_, layout) in zip(tensors, operands, strict=True)
+        Use(tensor, layout, NOWHERE) for tensor, (_, layout) in zip(tensors, operands, strict=True)
     )
     made = Tensor("C", tuple(map(Dim, result)), bf16)
     dims = dict.fromkeys(dim for tensor in [*tensors, made] for dim in tensor.dims)
@@ -66,13 +65,16 @@ def one_operation(
     )
 
 
-def samples(*pools: list[Layout | None], count: int, seed: int) -> Iterator[tuple[Layout | None, ...]]:
+def samples(
+    *pools: list[Layout | None], count: int, seed: int
+) -> Iterator[tuple[Layout | None, ...]]:
     """Draw combinations, without repeating one, in an order that a seed fixes."""
     rng = random.Random(seed)
     total = 1
     for pool in pools:
         total *= len(pool)
-    for number in rng.sample(range(total), min(count, total)):
+    for drawn in rng.sample(range(total), min(count, total)):
+        number = drawn
         chosen: list[Layout | None] = []
         for pool in pools:
             number, place = divmod(number, len(pool))

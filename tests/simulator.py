@@ -79,6 +79,7 @@ class Simulator:
         self.collectives = 0
 
     def devices(self) -> Iterator[Coordinates]:
+        """List the devices by their coordinates."""
         return itertools.product(*(range(n) for n in self.shape))
 
     def index(self, device: Coordinates, axes: tuple[Axis, ...]) -> int:
@@ -89,6 +90,7 @@ class Simulator:
         return place
 
     def count(self, axes: tuple[Axis, ...]) -> int:
+        """Give the number of devices along axes."""
         return math.prod(self.sizes[axis.name] for axis in axes)
 
     def group(self, device: Coordinates, axes: tuple[Axis, ...]) -> list[Coordinates]:
@@ -101,7 +103,10 @@ class Simulator:
             members.append(tuple(other))
         return members
 
-    def region(self, array: Array, device: Coordinates, whole: tuple[int, ...]) -> tuple[slice, ...]:
+    def region(
+        self, array: Array, device: Coordinates, whole: tuple[int, ...]
+    ) -> tuple[slice, ...]:
+        """Give the block of the whole array that a device holds."""
         found = []
         for axes, size in zip(array.layout.sharding, whole, strict=True):
             block = size // self.count(axes)
@@ -119,7 +124,9 @@ class Simulator:
             parts = [rng.normal(size=value.shape) * 3 for _ in range(self.count(partial) - 1)]
             parts.append(value - sum(parts))
         return {
-            device: parts[self.index(device, partial)][self.region(array, device, value.shape)].copy()
+            device: parts[self.index(device, partial)][
+                self.region(array, device, value.shape)
+            ].copy()
             for device in self.devices()
         }
 
@@ -136,13 +143,16 @@ class Simulator:
             place = (self.index(device, partial), *self.region(array, device, whole))
             seen = parts[place]
             if not np.isnan(seen).any():
-                np.testing.assert_allclose(seen, shard, rtol=1e-9, atol=1e-9, err_msg=f"copies of {array}")
+                np.testing.assert_allclose(
+                    seen, shard, rtol=1e-9, atol=1e-9, err_msg=f"copies of {array}"
+                )
             parts[place] = shard
         assert not np.isnan(parts).any()
         combine = {"sum": np.sum, "max": np.max, "min": np.min}[array.layout.reduction]
         return combine(parts, axis=0)
 
     def run(self, step: Step) -> None:
+        """Run a step on every device, and check the shapes that it makes."""
         inputs = [self.values[array] for array in step.inputs]
         out: Shards = {}
         for device in self.devices():
@@ -157,6 +167,7 @@ class Simulator:
             assert shard.shape == expected, (step, shard.shape, expected)
 
     def one(self, step: Step, inputs: list[Shards], device: Coordinates) -> np.ndarray:
+        """Run a step on one device."""
         op = step.op
         own = [shards[device] for shards in inputs]
         dims = step.inputs[0].tensor.dims
@@ -197,17 +208,22 @@ class Simulator:
             case _:
                 return self.compute(step, own)
 
-    def block(self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates) -> np.ndarray:
+    def block(
+        self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates
+    ) -> np.ndarray:
+        """Cut the own block out of a value."""
         blocks = np.split(value, self.count(axes), axis=position)
         return blocks[self.index(device, axes)]
 
     def local_shape(self, array: Array) -> tuple[int, ...]:
+        """Give the shape of a shard."""
         return tuple(
             self.sizes[dim.name] // self.count(axes)
             for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
         )
 
     def compute(self, step: Step, own: list[np.ndarray]) -> np.ndarray:
+        """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
         return np.broadcast_to(
             compute(step.op, own, dims, step.output.tensor.dims, self.sizes),
@@ -263,7 +279,9 @@ def compute(
             return lined_up(getattr(np, kind)(values[0], axis=places), kept)
 
 
-def reference(plan: Plan, leaves: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+def reference(
+    plan: Plan, leaves: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+) -> dict[str, np.ndarray]:
     """Evaluate the program's statements on whole arrays."""
     values = dict(leaves)
     for statement in plan.program.statements:
@@ -340,5 +358,3 @@ def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = N
             err_msg=f"gradient of {name}",
         )  # fmt: skip
     return run
-
-

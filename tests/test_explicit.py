@@ -19,6 +19,7 @@ SCHEMES = ("dp", "fsdp", "tp", "fsdp_tp")
 
 
 def explicit_text(scheme: str) -> str:
+    """Read an explicit file."""
     return (CASES / f"{scheme}.explicit.shd").read_text(encoding="utf-8")
 
 
@@ -137,9 +138,7 @@ def test_a_doubled_collective_gets_a_warning(scheme: str, number: int) -> None:
 
 def test_a_weight_gathered_in_the_forward_pass_is_dropped() -> None:
     """FSDP frees its gathered weights, so the backward pass has to gather them again."""
-    text = explicit_text("fsdp").replace(
-        "  W_in[D, F] = AllGather_X(W_in[D_X, F])\n  dIn", "  dIn"
-    )
+    text = explicit_text("fsdp").replace("  W_in[D, F] = AllGather_X(W_in[D_X, F])\n  dIn", "  dIn")
     with pytest.raises(ShardlangError) as caught:
         lower(load_text(text))
     (diagnostic,) = caught.value.diagnostics

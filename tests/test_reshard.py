@@ -433,17 +433,31 @@ def test_partial_maxima_are_finished_first() -> None:
     [
         ("x[I_X, J]", "x[I, J]", "X=4", {"I": 5, "J": 8}, "SH352", ["I", "5", "4"]),
         ("x[I_X, J]", "x[I, J]", "X=4", {"I": 8}, "SH351", ["J"]),
+        ("x[I_X, J_X]", "x[I, J]", "X=4", {"I": 8, "J": 8}, "SH355", ["X twice"]),
+        ("x[I_Z, J]", "x[I, J]", "X=4", {"I": 8, "J": 8}, "SH355", ["Z"]),
         ("x[I_X, J]", "x[I, K]", "X=4", {"I": 8, "J": 8, "K": 8}, "SH354", ["x[I_X, J]"]),
     ],
 )
 def test_what_can_be_wrong_is_said(source, target, mesh, sizes, code, words) -> None:
     """An uneven split, a missing size and another tensor each have an error that names them."""
     with pytest.raises(ShardlangError) as caught:
-        reshard(array(source), array(target), mesh, sizes)
+        reshard_cost(array(source), array(target), mesh, sizes)
 
     (diagnostic,) = caught.value.diagnostics
     assert code == diagnostic.code
     assert all(word in diagnostic.message for word in words)
+
+
+def test_sizes_may_stay_symbols() -> None:
+    """Without sizes of dims the route is that of sizes that divide, and the price a product."""
+    ends = array("A[I_Y, J, K_X]"), array("A[I, J_XY, K]")
+    route = reshard(*ends, "X=4,Y=2")
+    small = reshard(*ends, "X=4,Y=2", {"I": 16, "J": 16, "K": 16})
+
+    assert "5*I*J*K/32" == str(route.price)
+    assert route.price.evaluate({"I": 16, "J": 16, "K": 16}).number == small.cost
+    assert route.steps == small.steps
+    assert reshard_cost(ends[0], ends[0], "X=4,Y=2") == 0
 
 
 def test_uneven_intermediate_splits_are_avoided() -> None:

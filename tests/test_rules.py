@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from layouts import all_layouts, one_operation, samples
-from simulator import Simulator, check_numbers
+from simulator import check_numbers, Simulator
 
 from shardlang.frontend.resolve import load_text
 from shardlang.ir.ops import (
@@ -28,18 +28,20 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.types import DTYPES, Array, Axis, Dim, Layout, Tensor
+from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Tensor
 from shardlang.passes import lower
 from shardlang.passes.reshard import route
 from shardlang.rules.collectives import Illegal, relayout
-from shardlang.rules.table import RULES, Partial, Split, Wish, lookup
+from shardlang.rules.table import lookup, Partial, RULES, Split, Wish
 from shardlang.rules.transpose import TRANSPOSE
 
 I, J, K = map(Dim, "IJK")
 ONE = Coefficient()
 
 
-@pytest.mark.parametrize(("split", "partial", "wish"), list(itertools.product(Split, Partial, Wish)))
+@pytest.mark.parametrize(
+    ("split", "partial", "wish"), list(itertools.product(Split, Partial, Wish))
+)
 def test_every_situation_has_exactly_one_row(split: Split, partial: Partial, wish: Wish) -> None:
     """No situation of an axis is left out, and none is claimed by two rows."""
     rows = [rule for rule in RULES if rule.holds(split, partial, wish)]

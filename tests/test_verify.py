@@ -231,6 +231,39 @@ def test_permute_that_loses_an_axis_is_refused():
     assert isinstance(made.forward[0].op, Permute)
 
 
+@pytest.mark.jax
+def test_collective_that_nothing_reads():
+    """A gather that reaches nothing is left out by JAX; the result says so and does not fail."""
+    from shardlang.verify.runner import run_check
+
+    made = mlp("dp")
+    idle = plan(
+        ["In[B, D] = AllGather_X(In[B_X, D])"],
+        mesh={"X": None},
+        leaves=["In[B_X, D]"],
+        outputs=["In[B, D]"],
+    ).forward
+
+    result = run_check(replace(made, forward=(*idle, *made.forward)))
+    assert result.ok, result.to_text()
+    assert result.notes == (
+        "`In[B, D] = AllGather_X(In[B_X, D])` reaches no output and no gradient, "
+        "so JAX leaves it out",
+    )
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("scheme", ["tp", "fsdp_tp"])
+def test_forward_reduction_dropped_or_doubled(scheme):
+    """The forward pass is held to the same."""
+    made = mlp(scheme)
+    *steps, last = made.forward
+    product = replace(steps[-1], output=last.output)
+    fails(replace(made, forward=tuple(steps)))
+    fails(replace(made, forward=(*steps[:-1], product)))
+    fails(replace(made, forward=(*made.forward, last)))
+
+
 # Parts
 
 

@@ -1,0 +1,1 @@
+"""The intermediate representation: types, operations, programs, plans, and their printer."""

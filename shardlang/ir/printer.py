@@ -171,7 +171,9 @@ def declarations(program: Program) -> list[str]:
     if program.hardware is not None:
         lines.append(f"hardware {program.hardware}")
     shown = [
-        f"{info.dim}={size_expr(info.declared)}" for info in program.dims if info.declared is not None
+        f"{info.dim}={size_expr(info.declared)}"
+        for info in program.dims
+        if info.declared is not None
     ]
     if shown:
         lines.append("dims " + ", ".join(shown))

@@ -98,24 +98,24 @@ class DType:
 
 
 DTYPES: Mapping[str, DType] = {
-    name: DType(name, bits, kind)
-    for name, bits, kind in (
-        ("f64", 64, "float"),
-        ("f32", 32, "float"),
-        ("bf16", 16, "float"),
-        ("f16", 16, "float"),
-        ("f8e4m3", 8, "float"),
-        ("f8e5m2", 8, "float"),
-        ("int64", 64, "int"),
-        ("int32", 32, "int"),
-        ("int16", 16, "int"),
-        ("int8", 8, "int"),
-        ("int4", 4, "int"),
-        ("uint32", 32, "int"),
-        ("uint16", 16, "int"),
-        ("uint8", 8, "int"),
-        ("uint4", 4, "int"),
-        ("bool", 8, "bool"),
+    dtype.name: dtype
+    for dtype in (
+        DType("f64", 64, "float"),
+        DType("f32", 32, "float"),
+        DType("bf16", 16, "float"),
+        DType("f16", 16, "float"),
+        DType("f8e4m3", 8, "float"),
+        DType("f8e5m2", 8, "float"),
+        DType("int64", 64, "int"),
+        DType("int32", 32, "int"),
+        DType("int16", 16, "int"),
+        DType("int8", 8, "int"),
+        DType("int4", 4, "int"),
+        DType("uint32", 32, "int"),
+        DType("uint16", 16, "int"),
+        DType("uint8", 8, "int"),
+        DType("uint4", 4, "int"),
+        DType("bool", 8, "bool"),
     )
 }
 """Element types by their canonical name."""

@@ -13,11 +13,11 @@ from shardlang.diagnostics import Diagnostic, Reporter
 from shardlang.ir.plan import Plan
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array
-from shardlang.passes.backward import BackwardResult, backward
+from shardlang.passes.backward import backward, BackwardResult
 from shardlang.passes.critical import mark_critical
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
-from shardlang.passes.lowering import Lowering
+from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
 
 
@@ -35,7 +35,9 @@ def lower(
     mistake found.
     """
     reporter = Reporter(program.source)
-    plan = _lower(program, strategy, reporter, keep_gathered=keep_gathered, forward_only=forward_only)
+    plan = _lower(
+        program, strategy, reporter, keep_gathered=keep_gathered, forward_only=forward_only
+    )
     reporter.raise_if_errors()
     return plan
 
@@ -80,6 +82,9 @@ def _lower(
     for statement in program.statements:
         infer_statement(state, statement, reporter)
     outputs = tuple(_ends(state, program))
+    for output in outputs:
+        reason = Reason("output", f"{output} is an output")
+        state.obtain(output.tensor, output.layout, reason)
     result = BackwardResult((), (), (), ())
     if not forward_only and not reporter.errors:
         result = backward(program, state, outputs, reporter, keep_gathered=keep_gathered)

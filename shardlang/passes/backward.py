@@ -110,7 +110,8 @@ class _Backward:
             case Tensor():
                 self.arrived(operand, self.state.array(found), span)
             case Term() if single:
-                self.lower(found, gradient_of(operand), target, span, reduce=True)
+                reduce = operand.name not in self.state.views
+                self.lower(found, gradient_of(operand), target, span, reduce=reduce)
                 self.waiting[operand.name] = 0
             case Term():
                 name = self.fresh(f"d{operand.name}_{statement.result.name}")
@@ -127,9 +128,7 @@ class _Backward:
             self.state.home.setdefault(result.name, made.layout)
             return made
         final = wish if wish is not None else made.layout.reduced()
-        made = self.state.follow(
-            made, route(made, final, self.state.sizes), decision.because, span
-        )
+        made = self.state.follow(made, route(made, final, self.state.sizes), decision.because, span)
         self.state.home.setdefault(result.name, made.layout)
         return made
 
@@ -174,10 +173,15 @@ class _Backward:
             reason = Reason("add-reduced", f"it is added to {groups[into][0]}")
             moved = self.state.follow(total, route(total, layout, self.state.sizes), reason, span)
             groups[into].append(moved)
-        sums = [self.total(group, operand, None, span) for group in groups.values()] if len(
-            groups
-        ) > 1 else next(iter(groups.values()))
+        sums = (
+            [self.total(group, operand, None, span) for group in groups.values()]
+            if len(groups) > 1
+            else next(iter(groups.values()))
+        )
         made = self.total(sums, operand, result, span)
+        if operand.name in self.state.views:  # it goes on to the value itself, and is reduced there
+            self.state.home.setdefault(result.name, made.layout)
+            return
         reason = Reason("gradient", f"the gradient of {operand.name} lives as {operand.name} does")
         made = self.state.follow(made, route(made, target, self.state.sizes), reason, span)
         self.state.home.setdefault(result.name, made.layout)
@@ -219,7 +223,7 @@ def backward(
     keep_gathered: bool,
 ) -> BackwardResult:
     """Lower the backward pass of an ordinary program."""
-    state = Lowering(forward.sizes, home=dict(forward.home))
+    state = Lowering(forward.sizes, home=dict(forward.home), views=dict(forward.views))
     producers = {s.result.name: s for s in program.statements if not relays(s)}
     _kept(program, forward, state, keep_gathered=keep_gathered)
 
@@ -253,7 +257,7 @@ def backward(
             reason = Reason("gradient", f"the gradient of {leaf.array.name} lives as it does")
             made = state.obtain(gradient, own, reason, leaf.span)
             gradients.append(Gradient(leaf.array, made))
-    alternatives = (*state.alternatives, *_regathered(program, forward, state))
+    alternatives = (*state.alternatives, *_regathered(forward, state))
     return BackwardResult(tuple(state.steps), tuple(cotangents), tuple(gradients), alternatives)
 
 
@@ -277,6 +281,9 @@ def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered
     read = {array for step in forward.steps if step.is_compute for array in step.inputs}
     for name, arrays in forward.at_hand.items():
         saved = program.save.everything or name in program.save.names
+        if name in forward.views:
+            state.at_hand[name] = []
+            continue
         if not saved and name not in leaves:
             continue
         for array in arrays:
@@ -292,7 +299,7 @@ def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered
         arrays.sort(key=lambda array: array.layout != forward.home[array.name])
 
 
-def _regathered(program: Program, forward: Lowering, state: Lowering) -> list[Alternative]:
+def _regathered(forward: Lowering, state: Lowering) -> list[Alternative]:
     """List the copies that both passes make, with what keeping them would save and hold."""
     made = {step.output: step for step in forward.steps if isinstance(step.op, Relayout)}
     found: list[Alternative] = []

@@ -122,7 +122,9 @@ class _Checker:
             return
         sources = [array.with_layout(layout) for layout in known]
         steps = [self.missing(source, array) for source in sources]
-        best = min((s for s in steps if s), key=lambda s: s.count("\n") * 100 + len(s), default=None)
+        best = min(
+            (s for s in steps if s), key=lambda s: s.count("\n") * 100 + len(s), default=None
+        )
         self.reporter.report(
             use.span,
             NotAvailable(str(array), tuple(map(str, sources)), best, array in self.dropped),
@@ -163,7 +165,16 @@ class _Checker:
         known[output.layout] = statement.span
         self.spans[output] = statement.span
         if not (is_relayout and output in arrays):
-            self.steps.append(Step(statement.op, arrays, output, "stated", "the line states it", span=statement.span))
+            self.steps.append(
+                Step(
+                    statement.op,
+                    arrays,
+                    output,
+                    "stated",
+                    "the line states it",
+                    span=statement.span,
+                )
+            )
 
     def end_forward(self, outputs: list[Array]) -> None:
         """Drop the gathered copies of parameters, and give the cotangents of the outputs."""
@@ -272,8 +283,9 @@ def check_explicit(
 
 
 def _taken_unmade(program: Program) -> frozenset[Array]:
-    """Give what collectives take and no line makes: that is where a leaf lives, wherever else it
-    is mentioned first.
+    """Give what collectives take and no line makes.
+
+    That is where a leaf lives, wherever else it is mentioned first.
     """
     made = {Array(s.result, s.target) for s in program.statements if s.target is not None}
     taken = {

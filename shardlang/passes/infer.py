@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardlang.diagnostics import Reporter
-from shardlang.ir.ops import Compute, Linear, Permute, Relayout
+from shardlang.ir.ops import Compute, Linear, Permute, Relayout, Rename
 from shardlang.ir.plan import Step
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, Axis, Layout, partial_marker
@@ -22,7 +22,9 @@ from shardlang.rules.situation import Because
 
 def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -> None:
     """Append the steps of one statement; a mistake is reported and its result taken as declared."""
-    if isinstance(statement.op, Relayout):
+    if isinstance(statement.op, Rename):
+        made = _view(state, statement)
+    elif isinstance(statement.op, Relayout):
         made = _explicit_relayout(state, statement, reporter)
     elif statement.result == statement.operands[0].tensor and isinstance(statement.op, Linear):
         made = _relayout_request(state, statement)
@@ -45,8 +47,25 @@ def operand(state: Lowering, statement: Statement, index: int) -> Array:
     return state.obtain(use.tensor, use.layout, reason, use.span)
 
 
+def _at_hand(state: Lowering, array: Array) -> Array:
+    """Make sure that an operand exists: a view may have no step yet."""
+    return state.obtain(array.tensor, array.layout, Reason("view", "the line reads it"))
+
+
 def _operands(state: Lowering, statement: Statement) -> tuple[Array, ...]:
     return tuple(operand(state, statement, index) for index in range(len(statement.operands)))
+
+
+def _view(state: Lowering, statement: Statement) -> Array:
+    """Note a value under other dim names; a step comes when something reads it."""
+    assert isinstance(statement.op, Rename)
+    state.view(statement.result, statement.op, operand(state, statement, 0).tensor)
+    if statement.target is not None:
+        reason = Reason("asked", f"the line asks for {Array(statement.result, statement.target)}")
+        made = state.obtain(statement.result, statement.target, reason, statement.span)
+        state.home[statement.result.name] = made.layout
+        return made
+    return state.array(statement.result)
 
 
 def _relayout_request(state: Lowering, statement: Statement) -> Array:
@@ -67,7 +86,7 @@ def _relayout_request(state: Lowering, statement: Statement) -> Array:
 def _explicit_relayout(state: Lowering, statement: Statement, reporter: Reporter) -> Array | None:
     """Append a collective that the program states."""
     assert isinstance(statement.op, Relayout)
-    array = operand(state, statement, 0)
+    array = _at_hand(state, operand(state, statement, 0))
     made = stated_layout(statement.op, array, statement.target, state.sizes)
     if isinstance(made, Illegal):
         reporter.report(statement.span, IllegalStep(made.why, made.hint))
@@ -77,7 +96,9 @@ def _explicit_relayout(state: Lowering, statement: Statement, reporter: Reporter
         wanted = Array(statement.result, statement.target)
         reporter.report(statement.span, LocalResult(str(output), str(wanted)))
         return None
-    return state.add(Step(statement.op, (array,), output, "stated", "the line states it", span=statement.span))
+    return state.add(
+        Step(statement.op, (array,), output, "stated", "the line states it", span=statement.span)
+    )
 
 
 def stated_layout(
@@ -89,7 +110,9 @@ def stated_layout(
     if target is None:
         return Illegal("Permute needs its result written out", "Permute(A[I_XY] -> A[I_YX])")
     if not permutable(array.layout, target, sizes):
-        return Illegal(f"Permute sends whole shards, and {array} has others than {array.with_layout(target)}")
+        return Illegal(
+            f"Permute sends whole shards, and {array} has others than {array.with_layout(target)}"
+        )
     return target
 
 
@@ -107,10 +130,7 @@ def finish(
     state: Lowering, made: Array, statement: Statement, because: Mapping[Axis, Because]
 ) -> Array:
     """Bring a result to its declared layout, or with none declared reduce what is unreduced."""
-    if statement.target is not None:
-        target = statement.target
-    else:
-        target = _reduced(made, statement.hint)
+    target = statement.target if statement.target is not None else _reduced(made, statement.hint)
     return state.follow(made, route(made, target, state.sizes), because, statement.span)
 
 
@@ -140,13 +160,17 @@ def _local_only(
 ) -> Array | None:
     """Multiply the shards as they are: `·_LOCAL`."""
     assert isinstance(statement.op, Compute)
-    made = state.local(statement.op, arrays, statement.result, statement.span)
+    ready = tuple(_at_hand(state, array) for array in arrays)
+    made = state.local(statement.op, ready, statement.result, statement.span)
     if isinstance(made, Illegal):
         reporter.report(statement.span, CannotCommunicate(made.why))
         return None
     if statement.target is not None and statement.target != made.layout:
         wanted = str(made.with_layout(statement.target))
         marker = partial_marker(made.layout)
-        reporter.report(statement.span, LocalResult(str(made), wanted, f"·_LOCAL leaves {marker}" if marker else None))
+        reporter.report(
+            statement.span,
+            LocalResult(str(made), wanted, f"·_LOCAL leaves {marker}" if marker else None),
+        )
         return None
     return made

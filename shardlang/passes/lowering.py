@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from shardlang.ir.ops import Collective, Compute
+from shardlang.ir.ops import Collective, Compute, Rename
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Layout, Tensor
@@ -19,9 +19,8 @@ from shardlang.passes.reshard import Move, route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
 from shardlang.rules.price import book_bytes
-from shardlang.rules.situation import Because, Decision, decide
+from shardlang.rules.situation import Because, decide, Decision
 from shardlang.source import Span
-
 
 NOMINAL = 8
 """What a size that is not known counts as, where two ways to the same layout are compared."""
@@ -33,6 +32,14 @@ class Reason:
 
     rule: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value under other dim names: whatever is done to it is done to the value itself."""
+
+    op: Rename
+    original: Tensor
 
 
 @dataclass
@@ -49,6 +56,7 @@ class Lowering:
     steps: list[Step] = field(default_factory=list[Step])
     alternatives: list[Alternative] = field(default_factory=list[Alternative])
     recompute: Callable[[Tensor], None] | None = None
+    views: dict[str, View] = field(default_factory=dict[str, "View"])
 
     def add(self, step: Step) -> Array:
         """Append a step; what it makes is at hand from then on."""
@@ -57,6 +65,12 @@ class Lowering:
         if step.output not in known:
             known.append(step.output)
         return step.output
+
+    def view(self, tensor: Tensor, op: Rename, original: Tensor) -> None:
+        """Let a tensor be another under other dim names: it is at hand wherever that one is."""
+        self.views[tensor.name] = View(op, original)
+        self.home[tensor.name] = self.array(original).layout
+        self.at_hand.setdefault(tensor.name, [])
 
     def give(self, array: Array) -> None:
         """Put an array at hand that no step makes, at home where nothing of it was known."""
@@ -90,6 +104,10 @@ class Lowering:
         wanted = Array(tensor, layout)
         if wanted in known:
             return wanted
+        view = self.views.get(tensor.name)
+        if view is not None:
+            source = self.obtain(view.original, layout, why, span)
+            return self.add(Step(view.op, (source,), wanted, "view", span=span))
         routes = [(array, route(array, layout, self.sizes)) for array in known]
         source, moves = min(routes, key=lambda found: self.price(*found))
         return self.follow(source, moves, why, span)
@@ -132,9 +150,8 @@ class Lowering:
         decision = decide(op, arrays, result, wish, self.sizes)
         ready: list[Array] = []
         for array, stages in zip(arrays, decision.stages, strict=True):
-            for layout in stages:
-                array = self.obtain(array.tensor, layout, decision.because, span)
-            ready.append(array)
+            made = [self.obtain(array.tensor, stage, decision.because, span) for stage in stages]
+            ready.append(made[-1])
         output = Array(result, decision.result)
         made = self.add(Step(op, tuple(ready), output, _main_rule(decision), "", span=span))
         for choice in decision.choices:
@@ -143,7 +160,9 @@ class Lowering:
             )
         return made, decision
 
-    def local(self, op: Compute, arrays: tuple[Array, ...], result: Tensor, span: Span | None) -> Array | Illegal:
+    def local(
+        self, op: Compute, arrays: tuple[Array, ...], result: Tensor, span: Span | None
+    ) -> Array | Illegal:
         """Append an operation that may not communicate, or say why it can't be done so."""
         layout = local(op, arrays, result)
         if isinstance(layout, Illegal):

@@ -53,8 +53,7 @@ def route(array: Array, target: Layout, sizes: dict[str, int]) -> list[Move]:
 
 def _made(array: Array, op: Relayout) -> Move:
     layout = relayout(op, array)
-    if isinstance(layout, Illegal):
-        raise AssertionError(f"{op} on {array}: {layout.why}")
+    assert not isinstance(layout, Illegal), f"{op} on {array}: {layout.why}"
     return Move(op, array.with_layout(layout))
 
 

@@ -1,0 +1,1 @@
+"""The rules: what an operation, a collective or a cotangent means for layouts."""

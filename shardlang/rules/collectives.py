@@ -149,6 +149,4 @@ def permutable(before: Layout, after: Layout, sizes: dict[str, int]) -> bool:
                 symbols.append(axis.name)
         return product, tuple(sorted(symbols))
 
-    return all(
-        count(a) == count(b) for a, b in zip(before.sharding, after.sharding, strict=True)
-    )
+    return all(count(a) == count(b) for a, b in zip(before.sharding, after.sharding, strict=True))

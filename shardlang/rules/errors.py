@@ -228,7 +228,9 @@ class UnknownGradient(Mistake):
 
     def message(self) -> str:
         """Say what is given."""
-        return f"{self.name} is not made by an earlier line, and only cotangents of outputs are given"
+        return (
+            f"{self.name} is not made by an earlier line, and only cotangents of outputs are given"
+        )
 
     def hint(self) -> str | None:
         """List what is given."""

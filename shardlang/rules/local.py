@@ -7,7 +7,7 @@ its result's layout.
 from __future__ import annotations
 
 from shardlang.ir.ops import Compute, Divide, Einsum, Equal, Linear, Map, Reduce, Rename
-from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, Tensor, subscript
+from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
 from shardlang.rules.collectives import Illegal
 
 

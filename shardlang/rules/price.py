@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Mask, Permute, ReduceScatter, Relayout, Slice
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Mask,
+    Permute,
+    ReduceScatter,
+    Relayout,
+    Slice,
+)
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 
@@ -34,7 +43,9 @@ def book_bytes(op: Relayout, operand: Array, result: Array) -> Monomial:
 def condition(cheaper: Monomial, than: Monomial) -> str:
     """Print when one product of sizes is less than another, cancelled: `2*K < J`."""
     ratio = cheaper / than
-    top = Monomial(Fraction(ratio.coefficient.numerator), tuple((n, p) for n, p in ratio.powers if p > 0))
+    top = Monomial(
+        Fraction(ratio.coefficient.numerator), tuple((n, p) for n, p in ratio.powers if p > 0)
+    )
     bottom = Monomial(
         Fraction(ratio.coefficient.denominator), tuple((n, -p) for n, p in ratio.powers if p < 0)
     )

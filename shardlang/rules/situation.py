@@ -16,7 +16,7 @@ from shardlang.ir.types import Array, Axis, Dim, Layout, Tensor
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local, partial_rule, seen_as, summed
 from shardlang.rules.price import condition
-from shardlang.rules.table import Action, Partial, Rule, Split, Wish, lookup
+from shardlang.rules.table import Action, lookup, Partial, Rule, Split, Wish
 
 Axes = tuple[Axis, ...]
 
@@ -152,7 +152,9 @@ class _Situation:
         if not found:
             return Partial.NONE
         arrays = tuple(
-            array if (index, axis) not in self.reduced else array.with_layout(array.layout.reduced())
+            array
+            if (index, axis) not in self.reduced
+            else array.with_layout(array.layout.reduced())
             for index, array in enumerate(self.arrays)
         )
         if not isinstance(partial_rule(self.op, arrays, axis), Illegal):
@@ -232,7 +234,7 @@ class _Situation:
             case Action.SLICE_CONTRACTED:
                 self.explain(rule, axis, others)
                 self.slice_contracted(axis, others)
-            case Action.PASS:
+            case Action.LEAVE:
                 self.explain(rule, axis, [(i, None) for i in self.partials(axis)])
             case Action.MASK:
                 self.explain(rule, axis, [])
@@ -269,7 +271,9 @@ class _Situation:
         if isinstance(self.op, Einsum) and len(found) > 1 and split is Split.NOWHERE:
             keep = found[0]
             for other in found[1:]:
-                if cheaper(self.arrays[keep].local_bytes, self.arrays[other].local_bytes, self.sizes):
+                if cheaper(
+                    self.arrays[keep].local_bytes, self.arrays[other].local_bytes, self.sizes
+                ):
                     keep = other
             found = [index for index in found if index != keep]
         self.explain(rule, axis, [(found[0], None)])
@@ -321,7 +325,9 @@ class _Situation:
         """Give the bytes of the result, split as the operands' kept dims are."""
         size = self.tensor.elements * self.tensor.dtype.bits / 8
         axes = {a for d in self.tensor.dims for a in self.lists.get(d, ())}
-        kept = [a for a in sorted(axes) if a not in self.whole and self.home.get(a) not in self.gone]
+        kept = [
+            a for a in sorted(axes) if a not in self.whole and self.home.get(a) not in self.gone
+        ]
         return size / Monomial.of(*(a.name for a in kept))
 
     def keep_or_gather(self, rule: Rule, axis: Axis, dim: Dim) -> None:
@@ -446,8 +452,7 @@ class _Situation:
         )
         declared = Layout(tuple(work.get(dim, ()) for dim in self.tensor.dims))
         result = local(self.op, arrays, self.tensor, declared)
-        if isinstance(result, Illegal):
-            raise AssertionError(f"the rules left {arrays}: {result.why}")
+        assert not isinstance(result, Illegal), f"the rules left {arrays}: {result.why}"
         return Decision(tuple(stages), result, self.because, tuple(self.choices))
 
 
@@ -470,4 +475,3 @@ def decide(
     for axis in sorted(axes):
         situation.settle(axis)
     return situation.decision()
-

@@ -48,14 +48,16 @@ class Action(Enum):
 
     NOTHING = "leave the axis out of it"
     KEEP = "compute on the shards; the result is split as the operands are"
-    KEEP_OR_GATHER = "compute first and move the result, or gather the operand where that is cheaper"
+    KEEP_OR_GATHER = (
+        "compute first and move the result, or gather the operand where that is cheaper"
+    )
     SUM = "multiply the shards; the result is a partial sum"
     GATHER = "gather the operand over the axis"
     GATHER_CONTRACTED = "gather the operand that has it on the contracted dim"
     GATHER_ONE = "gather one operand: not the one that the result is split as"
     SLICE = "keep the own shard of the operands: free"
     SLICE_CONTRACTED = "keep the own shard of the contracted dim: free; the result is a partial sum"
-    PASS = "leave the partial sum to the result"
+    LEAVE = "leave the partial sum to the result"
     MASK = "keep the whole terms on one device of the axis: free"
     REDUCE = "reduce the partial sums first, then look again"
 
@@ -176,7 +178,7 @@ RULES: tuple[Rule, ...] = (
         reason="{axis} is not used",
     ),
     _rule(
-        "partial-passes", "section 3, linearity", Action.PASS,
+        "partial-passes", "section 3, linearity", Action.LEAVE,
         split=[Split.NOWHERE], partial=[Partial.PASSES],
         example=("A[I, J]{U_X} · B[J, K] -> C[I, K]",
                  ("C[I, K]{U_X} = A[I, J]{U_X} ·_J B[J, K]",

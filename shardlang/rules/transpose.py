@@ -111,13 +111,13 @@ def _map(op: Map, site: Site) -> Contribution:
     return _times(site, site.cotangent, Term(Map(derivative), (site.operand,), site.operand.dims))
 
 
-def _divide(_: Divide, site: Site) -> Contribution:
-    top, bottom = site.operands
+def _divide(op: Divide, site: Site) -> Contribution:
+    bottom = site.operands[1]
     if site.index == 0:
-        quotient = Term(Divide(), (site.cotangent, bottom), site.cotangent.dims)
+        quotient = Term(op, (site.cotangent, bottom), site.cotangent.dims)
         return _scaled(site, Coefficient(), _summed(site, quotient))
     product = _times(site, site.cotangent, site.result)
-    quotient = Term(Divide(), (product, bottom), bottom.dims)
+    quotient = Term(op, (product, bottom), bottom.dims)
     return Term(Linear((Coefficient(Fraction(-1)),)), (quotient,), bottom.dims)
 
 

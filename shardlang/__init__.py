@@ -75,8 +75,9 @@ def lower(
     """Infer the collectives of forward and backward, and give the plan.
 
     `sizes` of dims and axes win over the program's own; dims declared in terms of them follow.
-    `keep_gathered` keeps the gathered weights for the backward pass. `str` of the plan's program
-    is what `shardlang lower` prints. Raises `ShardlangError`.
+    `keep_gathered` keeps the gathered weights for the backward pass; `forward_only` leaves that
+    pass out. `shardlang.ir.printer.print_plan` prints a plan as `shardlang lower` does. Raises
+    `ShardlangError`.
     """
     from shardlang.passes import lower as lower_program
 

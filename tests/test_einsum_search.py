@@ -12,7 +12,7 @@ from test_reshard import array, as_layout, plain_mesh, simulator
 
 from shardlang.cost.flops import flops
 from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Einsum, ReduceScatter, Slice
-from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, Mesh, Tensor
+from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, Layout, Mesh, Tensor
 from shardlang.planner.einsum import EinsumPlan, local_ways, plan_einsum
 from shardlang.planner.prices import mesh_of, price, seconds
 from shardlang.planner.product import plan_product
@@ -95,6 +95,31 @@ def test_no_collective_runs_over_an_axis_of_size_one() -> None:
     found = plan("A[I_X, K] * B[K, J_Y] -> C[I_X, J_Y]", "X=4,Y=1", "I=8,K=8,J=8")
 
     assert [Einsum] == [type(step.op) for step in found.steps]
+
+
+def test_no_mesh_no_dims_and_partial_maxima() -> None:
+    """Scalars, a mesh with no axes, and an operand of partial maxima are planned like the rest."""
+    none = Mesh(())
+    ends = array("A[I]"), array("s[]"), array("C[I]")
+    assert [Einsum] == [
+        type(s.op) for s in plan_einsum(Einsum(()), ends[:2], ends[2], none, {"I": 3}).steps
+    ]
+    assert plan_product(ends[:2], ends[2], none, {"I": 3}).cost == 0
+    most = Layout(((),), frozenset({Axis("X")}), "max")
+    largest = ends[0].with_layout(most)
+    for found in (
+        plan_einsum(Einsum(()), (largest, ends[1]), ends[2], mesh_of("X=4"), {"I": 8}),
+        plan_product((largest, ends[1]), ends[2], mesh_of("X=4"), {"I": 8}),
+    ):
+        assert [AllReduce, Einsum] == [type(step.op) for step in found.steps]
+
+
+def test_a_result_may_have_dims_of_its_own() -> None:
+    """A dim that no operand has is a broadcast, whose split is free."""
+    found = plan("A[I_X] * B[I_X] -> C[I_X, J_Y]", "X=2,Y=2", "I=4,J=4")
+
+    assert [Einsum] == [type(step.op) for step in found.steps]
+    assert found.cost == 0
 
 
 def kinds(found: EinsumPlan) -> list[type]:
@@ -228,7 +253,7 @@ def sizes_for(rng: random.Random, largest: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("prices", ["link", "book", "switch"])
 @pytest.mark.parametrize("dims", [*DIMS[2], *DIMS[3], *DIMS[4]], ids=",".join)
-@pytest.mark.parametrize("mesh", ["X=4,Y=2", "X=2,Y=2", "X=3,Y=2"])
+@pytest.mark.parametrize("mesh", ["X=4,Y=2", "X=2,Y=2", "X=3,Y=2", "X=4,Y=1"])
 def test_brute_force_finds_nothing_cheaper(mesh: str, dims: tuple[str, ...], prices: str) -> None:
     """On two axes, price, FLOPs and number of collectives equal those of an independent search."""
     rng = random.Random(len(dims) * 7 + len(mesh))

@@ -247,8 +247,10 @@ def test_collective_that_nothing_reads():
     result = run_check(replace(made, forward=(*idle, *made.forward)))
     assert result.ok, result.to_text()
     assert result.notes == (
-        "`In[B, D] = AllGather_X(In[B_X, D])` reaches no output and no gradient, "
-        "so JAX leaves it out",
+        (
+            "`In[B, D] = AllGather_X(In[B_X, D])` reaches no output and no gradient, "
+            "so JAX leaves it out"
+        ),
     )
 
 

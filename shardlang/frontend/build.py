@@ -70,7 +70,10 @@ COLLECTIVES = frozenset(
 REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
 """Heads that take a dim as their subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS
+RENAME = "Rename"
+"""The head that takes the result's dims as its subscript."""
+
+HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""

@@ -55,6 +55,35 @@ class NotDivisible(Mistake):
 
 
 @dataclass(frozen=True)
+class SizesDiffer(Mistake):
+    """`dims T=8, S=4` where `x[B, S]` is `x[B, T]` under another name."""
+
+    code: ClassVar[str] = "SH240"
+    title: ClassVar[str] = "two sizes of one dim"
+    tensor: str
+    old: str
+    old_size: str
+    new: str
+    new_size: str
+
+    def message(self) -> str:
+        """Name both dims with their sizes."""
+        sizes = [
+            f"{name}={size}"
+            for name, size in ((self.old, self.old_size), (self.new, self.new_size))
+            if size != name
+        ]
+        return (
+            f"{self.new} is another name for dim {self.old} of {self.tensor}, "
+            f"but {listed(sizes)}"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"give both one size, as in dims {self.new}={self.old}, or another tensor another name"
+
+
+@dataclass(frozen=True)
 class BadSize(Mistake):
     """`dims B=0`, `D=2.5`."""
 

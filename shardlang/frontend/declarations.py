@@ -6,7 +6,7 @@ Decides every size before any statement is read, and reports each layout that do
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import TypeVar
@@ -15,6 +15,7 @@ from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import declaration_errors, errors
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.parser import parse
+from shardlang.frontend.renames import Tie
 from shardlang.frontend.sizes import names_in, SizeTable
 from shardlang.frontend.syntax import (
     AxisDecl,
@@ -27,8 +28,9 @@ from shardlang.frontend.syntax import (
     OptimizerDecl,
     Word,
 )
+from shardlang.ir.printer import size_expr
 from shardlang.ir.program import DimInfo
-from shardlang.ir.size import Number, SizeExpr
+from shardlang.ir.size import Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim, DType, DTYPE_ALIASES, DTYPES, Mesh
 from shardlang.source import Source, Span
 
@@ -178,6 +180,7 @@ class SizeReader:
         self.known = tuple(dict.fromkeys((*self.declared, *self.occurring, *self.names)))
         self.given = self._overrides(overrides.sizes)
         self.table = SizeTable(self._expressions())
+        self.tied: dict[str, SizeExpr] = {}
         self._report()
 
     def _declare(self, decl: DimDecl) -> None:
@@ -245,6 +248,84 @@ class SizeReader:
         else:
             self.mesh_reporter.report(self.axes[name].span, mistake)
 
+    def tie(self, ties: Sequence[Tie], mesh: Mesh) -> Mesh:
+        """Give both names of one dim one size; report two sizes; give the mesh with what is known.
+
+        Where one of them has no expression it gets the other's name as its own.
+        """
+        exprs = dict(self.table.exprs)
+        apart: set[tuple[str, str]] = set()
+        for each in ties:
+            old, new = self._root(each.old.name, exprs), self._root(each.new.name, exprs)
+            if old == new:
+                continue
+            free, other = (new, old) if self._free(new, exprs) else (old, new)
+            if not self._free(free, exprs):
+                continue
+            if free in self._needs(other, exprs):
+                apart.add((each.old.name, each.new.name))
+                continue
+            plain = other.rstrip("'")
+            size = Number(Fraction(int(plain))) if plain.isdecimal() else Name(other)
+            exprs[free] = self.tied[free] = size
+        if self.tied:
+            reported = self.table.wrong
+            self.table = SizeTable(exprs)
+            for name, reason in self.table.wrong.items():
+                if name not in reported:
+                    self._about(name, declaration_errors.BadSize(name, reason))
+        for each in ties:
+            self._compare(each, apart=(each.old.name, each.new.name) in apart)
+        values = self.table.values
+        infos = (replace(info, size=values.get(info.axis.name)) for info in mesh.axes)
+        return Mesh(tuple(infos))
+
+    def _compare(self, tie: Tie, *, apart: bool) -> None:
+        """Report two sizes of one dim: two numbers, or one in terms of the other."""
+        old, new = self.size(tie.old.name), self.size(tie.new.name)
+        if apart or None not in (old, new) and old != new:
+            texts = [
+                size_expr(self._expression(name) or Name(name)) if size is None else str(size)
+                for name, size in ((tie.old.name, old), (tie.new.name, new))
+            ]
+            mistake = declaration_errors.SizesDiffer(
+                tie.tensor, tie.old.name, texts[0], tie.new.name, texts[1]
+            )
+            self.reporter.report(tie.span, mistake)
+
+    def _root(self, name: str, exprs: Mapping[str, SizeExpr]) -> str:
+        """Go from a dim to the one that it has its size from, as `S` to `T` after `S=T`."""
+        seen = {name}
+        while True:
+            match exprs.get(name):
+                case Name(other):
+                    name = other
+                case None if name.rstrip("'") in self.known:
+                    name = name.rstrip("'")
+                case _:
+                    return name
+            if name in seen:
+                return name
+            seen.add(name)
+
+    @staticmethod
+    def _free(name: str, exprs: Mapping[str, SizeExpr]) -> bool:
+        """Say whether nothing settles a size: no expression, and no digits for a name."""
+        return name not in exprs and not name.rstrip("'").isdecimal()
+
+    @staticmethod
+    def _needs(name: str, exprs: Mapping[str, SizeExpr]) -> set[str]:
+        """Give every name that a size depends on."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            needed = waiting.pop()
+            if needed in exprs:
+                more = set(names_in(exprs[needed])) - found
+                found |= more
+                waiting.extend(more)
+        return found
+
     @property
     def mesh(self) -> Mesh:
         """The mesh, with the sizes that are known."""
@@ -272,7 +353,7 @@ class SizeReader:
     def _expression(self, name: str) -> SizeExpr | None:
         if name in self.given:
             return Number(self.given[name])
-        return self.declared[name].size if name in self.declared else None
+        return self.declared[name].size if name in self.declared else self.tied.get(name)
 
     def check(self, mentions: Iterable[Brackets]) -> None:
         """Report every layout that its axes do not divide evenly, each once."""

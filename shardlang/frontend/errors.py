@@ -98,6 +98,8 @@ class DimsMismatch(Mistake):
     tensor: str
     here: tuple[str, ...]
     first: tuple[str, ...]
+    rename: str | None = None
+    strange: tuple[str, ...] = ()
 
     def message(self) -> str:
         """Show both."""
@@ -107,7 +109,15 @@ class DimsMismatch(Mistake):
         )
 
     def hint(self) -> str | None:
-        """Say what to do."""
+        """Say how the value gets other dim names: `rename` is a line, `strange` what is unknown."""
+        if self.rename is not None:
+            return f"a value under other dim names is a line of its own: {self.rename}"
+        if self.strange:
+            stand = "stands" if len(self.strange) == 1 else "stand"
+            return (
+                f"a dim may be read under another name that stands in another tensor's brackets or "
+                f"in a dims line, and {listed(self.strange)} {stand} in neither"
+            )
         return "a name is one value with one set of dims; give another value another name"
 
 

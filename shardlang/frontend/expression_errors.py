@@ -162,6 +162,51 @@ class WrongSubscript(Mistake):
 
 
 @dataclass(frozen=True)
+class WrongRename(Mistake):
+    """`Rename_{B,S}(A[B, T, D])`."""
+
+    code: ClassVar[str] = "SH241"
+    title: ClassVar[str] = "wrong number of new names"
+    tensor: str
+    dims: tuple[str, ...]
+    given: int
+
+    def message(self) -> str:
+        """Say how many it needs."""
+        count = f"{self.given} name{'' if self.given == 1 else 's'}"
+        return (
+            f"Rename gives {self.tensor}[{', '.join(self.dims)}] {count}: "
+            f"it needs one for each of its {len(self.dims)} dims"
+        )
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        if not self.dims:
+            return None
+        return (
+            f"list the result's dims in the order of [{', '.join(self.dims)}], "
+            f"as in Rename_{{{','.join((*self.dims[:-1], f'{self.dims[-1]}2'))}}}({self.tensor})"
+        )
+
+
+@dataclass(frozen=True)
+class RenameToAxes(Mistake):
+    """`Rename_{B_X,S}(A[B_X, T])`."""
+
+    code: ClassVar[str] = "SH242"
+    title: ClassVar[str] = "axes in the subscript of Rename"
+    word: str
+
+    def message(self) -> str:
+        """Name the word."""
+        return f"the subscript of Rename lists dims alone, and {self.word} ends in an axis"
+
+    def hint(self) -> str | None:
+        """Say where the axes stand."""
+        return "write the axes in the result's brackets: a renamed value is split as it was"
+
+
+@dataclass(frozen=True)
 class Unsettled(Mistake):
     """`AllGather(A[I_X])` with no result that says over what."""
 

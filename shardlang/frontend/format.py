@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Reporter
-from shardlang.frontend.build import HEADS
+from shardlang.frontend.build import HEADS, RENAME
 from shardlang.frontend.parser import read
 from shardlang.frontend.syntax import (
     AxisDecl,
@@ -306,7 +306,7 @@ class _Spelling:
     def _call(self, call: Call) -> str:
         head = call.head.text
         if call.subscript is not None:
-            head += _subscript(call.subscript, braces=head not in HEADS)
+            head += _subscript(call.subscript, braces=head == RENAME or head not in HEADS)
         inside = ", ".join(self._expr(argument) for argument in call.arguments)
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"

@@ -1,4 +1,4 @@
-"""Calls that compute: elementwise functions, reductions, `equal`, and softmax and rmsnorm.
+"""Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and rmsnorm.
 
 softmax and rmsnorm are written out here as primitive statements, so that nothing after this knows
 of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
@@ -10,13 +10,23 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import expression_errors
-from shardlang.frontend.names import COLLECTIVES
+from shardlang.frontend import errors, expression_errors
+from shardlang.frontend.names import COLLECTIVES, RENAME
 from shardlang.frontend.products import dims_named, names
-from shardlang.frontend.syntax import Call, Word
+from shardlang.frontend.syntax import Call, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
-from shardlang.ir.ops import Coefficient, Compute, Divide, Einsum, Equal, Linear, Map, Reduce
+from shardlang.ir.ops import (
+    Coefficient,
+    Compute,
+    Divide,
+    Einsum,
+    Equal,
+    Linear,
+    Map,
+    Reduce,
+    Rename,
+)
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
 from shardlang.source import Span
@@ -35,7 +45,15 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 NORMALISATIONS = ("softmax", "rmsnorm")
 """What is written out as several statements."""
 
-HEADS = (*FUNCTIONS, *FUNCTION_ALIASES, *REDUCTIONS, *NORMALISATIONS, "equal", *COLLECTIVES)
+HEADS = (
+    *FUNCTIONS,
+    *FUNCTION_ALIASES,
+    *REDUCTIONS,
+    *NORMALISATIONS,
+    "equal",
+    RENAME,
+    *COLLECTIVES,
+)
 """Everything that may be called."""
 
 
@@ -63,6 +81,8 @@ class Functions:
             return self._normalise(call, head, want, base)
         if head == "equal":
             return self._equal(call, want)
+        if head == RENAME:
+            return self._rename(call, want)
         self.reporter.report(call.head.span, expression_errors.UnknownFunction(head, HEADS))
         return None
 
@@ -99,6 +119,43 @@ class Functions:
             return None
         uses = self._arguments(call, 2, want)
         return None if uses is None else self._pending(Equal(), uses, call.span)
+
+    def _rename(self, call: Call, want: Want | None) -> Pending | None:
+        """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""
+        uses = self._arguments(call, 1, None if want is None else want.inside())
+        if uses is None:
+            return None
+        (use,) = uses
+        words = self._in_order(call, use)
+        if len(words) != len(use.tensor.dims):
+            mistake = expression_errors.WrongRename(
+                use.tensor.name, names(use.tensor.dims), len(words)
+            )
+            self.reporter.report(call.head.span, mistake)
+            return None
+        dims: list[Dim] = []
+        for word in words:
+            if self.expressions.relayouts.axes.ends_in_axes(word.text):
+                self.reporter.report(word.span, expression_errors.RenameToAxes(word.text))
+                return None
+            if Dim(word.text) in dims:
+                mistake = errors.DimTwice(word.text, f"the subscript of {RENAME}")
+                self.reporter.report(word.span, mistake)
+                return None
+            dims.append(Dim(word.text))
+        self.expressions.values.tie(use.tensor, dims, [word.span for word in words])
+        return Pending(Rename(tuple(dims)), uses, tuple(dims), call.span)
+
+    def _in_order(self, call: Call, use: Use) -> tuple[Word, ...]:
+        """Bring the new names from the order in which the operand is written into its own."""
+        words, argument = call.subscript or (), call.arguments[0]
+        written = None
+        if isinstance(argument, TensorRef):
+            written = self.expressions.values.brackets[id(argument)]
+        if written is None or {*written.dims} != {*use.tensor.dims} or len(words) != len(written.dims):
+            return words
+        by_dim = dict(zip(written.dims, words, strict=True))
+        return tuple(by_dim[dim] for dim in use.tensor.dims)
 
     def _pending(self, op: Compute, uses: tuple[Use, ...], span: Span) -> Pending:
         dims = dict.fromkeys(dim for use in uses for dim in use.tensor.dims)

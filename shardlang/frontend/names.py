@@ -22,6 +22,9 @@ USUAL_AXES = "WXYZ"
 COLLECTIVES = ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "Permute", "Slice", "Mask")
 """The heads of relayouts."""
 
+RENAME = "Rename"
+"""The head that gives a value other dim names."""
+
 WITH_DIM = ("ReduceScatter", "AllToAll", "Slice")
 """Those whose subscript ends with a dim."""
 
@@ -61,6 +64,13 @@ class Brackets:
         by_dim = dict(zip(self.dims, self.axes, strict=True))
         return Layout(tuple(by_dim[dim] for dim in order), self.unreduced, self.reduction)
 
+    def ordered(self, order: Sequence[Dim]) -> Brackets:
+        """Give the same with the dims in another order."""
+        places = [self.dims.index(dim) for dim in order]
+        axes = tuple(self.axes[place] for place in places)
+        spans = tuple(self.spans[place] for place in places)
+        return replace(self, dims=tuple(order), axes=axes, spans=spans)
+
 
 @dataclass(frozen=True, slots=True)
 class AxisNames:
@@ -87,6 +97,11 @@ class AxisNames:
             found.append(Place(axis, tail(word, start, len(axis.name))))
             start += len(axis.name)
         return found
+
+    def ends_in_axes(self, text: str) -> bool:
+        """Say whether a word is an axis, or a dim with axes, where only a dim may stand."""
+        base, _, suffix = text.rpartition("_")
+        return text in self.names or bool(base and self.read(suffix))
 
     def meant(self, text: str) -> bool:
         """Say whether a word that is no axis was surely meant as one."""

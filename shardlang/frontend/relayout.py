@@ -142,7 +142,7 @@ class Relayouts:
         """Check that the declared result has the operand's dims; report it where not."""
         if goal.brackets is None or set(goal.brackets.dims) == set(use.tensor.dims):
             return True
-        if goal.name == use.tensor.name:
+        if goal.name in (use.tensor.name, self.values.original(use.tensor)):
             here, there = names(goal.brackets.dims), names(use.tensor.dims)
             label = Label(self.values.entries[use.tensor.name].span, "first written here")
             mistake = errors.DimsMismatch(use.tensor.name, here, there)
@@ -210,13 +210,9 @@ class Relayouts:
     ) -> Use | None:
         """Make the statements; the last one has the declared layout and the result's name."""
         result = use.tensor
-        if goal is not None and goal.name not in (None, use.tensor.name):
-            ordered = goal.brackets
-            if at.after is not None and ordered is not None:
-                spans = tuple(ordered.spans[ordered.dims.index(dim)] for dim in at.dims)
-                after = at.after
-                ordered = Brackets(at.dims, after.sharding, spans, after.unreduced, after.reduction)
-            made = Goal(goal.ref, ordered)
+        own = (None, use.tensor.name, self.values.original(use.tensor))
+        if goal is not None and goal.name not in own:
+            made = Goal(goal.ref, goal.brackets and goal.brackets.ordered(at.dims))
             defined = self.values.define(made, at.dims, ops[-1], (use,), "")
             if defined is None:
                 return None

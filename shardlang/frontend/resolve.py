@@ -7,15 +7,23 @@ then the lines are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Label, Reporter, ShardlangError
-from shardlang.frontend import declaration_errors, declarations, expression_errors
+from shardlang.frontend import declaration_errors, declarations, errors, expression_errors
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
-from shardlang.frontend.names import AxisNames, BracketReader, Brackets, implied_axes, plain_dims
+from shardlang.frontend.names import (
+    AxisNames,
+    BracketReader,
+    Brackets,
+    implied_axes,
+    plain_dims,
+    RENAME,
+)
 from shardlang.frontend.parser import parse
+from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.syntax import (
     Call,
@@ -32,8 +40,8 @@ from shardlang.frontend.syntax import (
 )
 from shardlang.frontend.terms import Pending, Want
 from shardlang.frontend.values import Goal, Values
-from shardlang.frontend.walk import references
-from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce
+from shardlang.frontend.walk import calls, references
+from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
 from shardlang.ir.program import Program, Save, Statement, Use
 from shardlang.ir.types import Dim, DTYPES
 from shardlang.source import Source, Span
@@ -66,22 +74,22 @@ def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> 
         items,
         () if line is None else line.axes,
         axis_names,
-        dict.fromkeys(dim for found in mentions for dim in found.dims),
+        dict.fromkeys((*(dim for found in mentions for dim in found.dims), *_renamed_to(items))),
         overrides,
         (reporter, reporter if line is None else line.reporter),
     )
     mesh = sizes.mesh
-    sizes.check(mentions)
     dtype_line = declarations.only(items, DTypeDecl, "dtype", reporter)
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
     optimizer = declarations.optimizer(items, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
-    infos = sizes.infos()
-    dims = frozenset(info.dim for info in infos)
+    dims = frozenset(info.dim for info in sizes.infos())
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
+    mesh = sizes.tie(values.ties, mesh)
+    sizes.check(mentions)
     if not any(isinstance(item, Definition) for item in items):
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), declaration_errors.EmptyProgram())
@@ -96,7 +104,7 @@ def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> 
     return Program(
         source,
         mesh,
-        infos,
+        sizes.infos(),
         tuple(values.leaves.values()),
         statements,
         explicit,
@@ -122,6 +130,13 @@ def _read_brackets(
     """Read the brackets of every mention, by the identity of the mention."""
     reader = BracketReader(axes, reporter)
     return {id(ref): reader.read(ref) for ref in references(items)}
+
+
+def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)` name."""
+    for call in calls(items):
+        if call.head.text == RENAME:
+            yield from (Dim(word.text) for word in call.subscript or ())
 
 
 def _save(items: Sequence[Item], values: Values) -> Save:
@@ -208,7 +223,8 @@ class _Lines:
         if use is None:
             return None
         brackets = None if goal is None else goal.brackets
-        same = goal is not None and goal.name == use.tensor.name
+        written = self.values.original(use.tensor)
+        same = goal is not None and goal.name in (use.tensor.name, written)
         if goal is None or (same and brackets is None):
             self.reporter.report(span, expression_errors.NoEffect())
             return None
@@ -216,6 +232,12 @@ class _Lines:
         if same:
             again = self.values.mention(goal.ref)
             if again is None:
+                return None
+            if again.tensor != use.tensor:
+                here, there = names(again.tensor.dims), names(use.tensor.dims)
+                mistake = errors.DimsMismatch(written, here, there)
+                label = Label(expr.span, "this is what is laid out anew")
+                self.reporter.report(goal.ref.span, mistake, [label])
                 return None
             section = self.values.section
             self.values.add(
@@ -260,6 +282,8 @@ class _Lines:
             if dim in summed:
                 self.reporter.report(place, expression_errors.ContractedKept(result, dim.name))
                 return None
+        if isinstance(pending.op, Rename) and set(dims) == set(pending.dims):
+            goal = Goal(goal.ref, goal.brackets.ordered(pending.dims))
         broadcast = len(dims) > len(pending.dims)
         if broadcast and not isinstance(pending.op, (Einsum, Linear)):
             use = self.expressions.name(pending, want)

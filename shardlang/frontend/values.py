@@ -14,9 +14,10 @@ from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import declaration_errors, errors
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
+from shardlang.frontend.renames import Renames, rename_line, Tie
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op
+from shardlang.ir.ops import Op, Rename
 from shardlang.ir.program import Leaf, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
 from shardlang.source import Span
@@ -86,6 +87,8 @@ class Values:
         self.taken: set[str] = set(self.first)
         self.reported: set[str] = set()
         self.numbers: dict[str, int] = {}
+        self.renames = Renames.of(self.items, self.brackets)
+        self.ties: list[Tie] = []
 
     def _look_at(self, ref: TensorRef) -> None:
         found = None if ref.dtype is None else dtype(ref.dtype, self.reporter)
@@ -161,21 +164,63 @@ class Values:
             return None
         if brackets is None:
             return Use(entry.tensor, None, ref.span)
-        layout = self._layout(ref, brackets, entry.tensor, entry.span)
-        return None if layout is None else Use(entry.tensor, layout, ref.span)
+        tensor = self._renamed(entry, brackets, ref.span) or entry.tensor
+        layout = self._layout(ref, brackets, tensor, entry.span)
+        return None if layout is None else Use(tensor, layout, ref.span)
 
     def _layout(
         self, ref: TensorRef, brackets: Brackets, tensor: Tensor, first: Span
     ) -> Layout | None:
         """Read a later mention's layout; report other dims than the first mention has."""
-        if set(brackets.dims) != set(tensor.dims):
-            here = tuple(dim.name for dim in brackets.dims)
-            there = tuple(dim.name for dim in tensor.dims)
-            label = Label(first, "first written here")
-            mistake = errors.DimsMismatch(tensor.name, here, there)
-            self.reporter.report(ref.span, mistake, [label])
+        if set(brackets.dims) == set(tensor.dims):
+            return brackets.layout(tensor.dims)
+        here = tuple(dim.name for dim in brackets.dims)
+        there = tuple(dim.name for dim in tensor.dims)
+        line, strange = None, tuple[str, ...]()
+        changed = self.renames.changed(tensor, brackets.dims)
+        if changed and self.explicit:
+            entry = self.entries.get(tensor.name)
+            home = None if entry is None else entry.latest or entry.home
+            line = rename_line(tensor, home, brackets, changed)
+        elif changed:
+            strange = tuple(dim.name for dim in self.renames.strange(tensor, changed))
+        label = Label(first, "first written here")
+        mistake = errors.DimsMismatch(tensor.name, here, there, line, strange)
+        self.reporter.report(ref.span, mistake, [label])
+        return None
+
+    # --- other dim names
+
+    def tie(self, tensor: Tensor, dims: Sequence[Dim], spans: Sequence[Span]) -> None:
+        """Remember that a value's dims have these names too, so that their sizes are equal."""
+        for old, new, span in zip(tensor.dims, dims, spans, strict=True):
+            if old != new:
+                self.ties.append(Tie(tensor.name, old, new, span))
+
+    def original(self, tensor: Tensor) -> str:
+        """Give the name under which a value is written, also where it stands renamed."""
+        return self.renames.written.get(tensor.name, tensor.name)
+
+    def _renamed(self, entry: Entry, brackets: Brackets, span: Span) -> Tensor | None:
+        """Give the value under the dims that a mention has, made once; None where it has its own."""
+        tensor, dims = entry.tensor, brackets.dims
+        if self.explicit or set(dims) == set(tensor.dims):
             return None
-        return brackets.layout(tensor.dims)
+        known = self.renames.known(tensor, dims)
+        if known is not None:
+            return known
+        changed = self.renames.changed(tensor, dims)
+        if not changed or self.renames.strange(tensor, changed):
+            return None
+        name = self.fresh("_".join((tensor.name, *(dim.name for dim in changed))))
+        renamed = Tensor(name, dims, tensor.dtype)
+        self.entries[name] = Entry(renamed, entry.home, span, "value", entry.latest, self.section)
+        self.renames.add(tensor, renamed)
+        self.tie(tensor, dims, brackets.spans)
+        operands = (Use(tensor, None, span),)
+        section = self.section
+        self.add(Statement(Rename(dims), operands, renamed, None, span, section=section))
+        return renamed
 
     def _meet(self, ref: TensorRef, name: Word) -> Entry | None:
         """Make a value of a name that is read for the first time: a leaf, or a gradient."""

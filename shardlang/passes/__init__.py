@@ -7,18 +7,20 @@ explicit program is only checked, since its lines are the steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardlang.diagnostics import Diagnostic, Reporter
-from shardlang.ir.plan import Plan
+from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array
 from shardlang.passes.backward import backward, BackwardResult
-from shardlang.passes.critical import mark_critical
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
+from shardlang.passes.live import mark_critical, prune, reaching, results_of
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
+from shardlang.rules.errors import Unused
 
 
 def lower(
@@ -88,8 +90,10 @@ def _lower(
     result = BackwardResult((), (), (), ())
     if not forward_only and not reporter.errors:
         result = backward(program, state, outputs, reporter, keep_gathered=keep_gathered)
-    steps = tuple(state.steps)
-    forward, behind = mark_critical(program, steps, result.steps, outputs, result.gradients)
+    results = results_of(outputs, result.gradients)
+    _warn_of_dead_lines(state.steps, result.steps, results, reporter)
+    forward, behind = prune(tuple(state.steps), result.steps, results)
+    forward, behind = mark_critical(program, forward, behind, outputs, result.gradients)
     return Plan(
         program,
         strategy,
@@ -101,6 +105,17 @@ def _lower(
         (*state.alternatives, *result.alternatives),
         keep_gathered=keep_gathered,
     )
+
+
+def _warn_of_dead_lines(
+    forward: Sequence[Step], backward: Sequence[Step], results: set[Array], reporter: Reporter
+) -> None:
+    """Warn of collectives that a line asks for and no result is made from."""
+    steps = (*forward, *backward)
+    for step, lives in zip(steps, reaching(steps, results), strict=True):
+        asked = step.rule in ("asked", "stated") and step.is_collective
+        if asked and not lives and step.span is not None:
+            reporter.report(step.span, Unused(str(step.output)))
 
 
 def _ends(state: Lowering, program: Program) -> list[Array]:

@@ -273,8 +273,9 @@ def _live(program: Program, outputs: Iterable[Array]) -> frozenset[str]:
 def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered: bool) -> None:
     """Put at hand what the forward pass keeps: leaves, and values as `save` says.
 
-    Copies of activations in other layouts are kept, copies of parameters are made again; partial
-    sums that are only on the way to a value are not kept.
+    Copies of activations in other layouts are kept, copies of parameters are made again, unless the
+    parameter lives unreduced: a sum taken twice need not have the same bits. Partial sums that are
+    only on the way to a value are not kept.
     """
     leaves = {leaf.array.name for leaf in program.leaves}
     weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
@@ -291,7 +292,7 @@ def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered
             copy = (
                 program.save.everything
                 and (array in read or not array.layout.unreduced)
-                and (name not in weights or keep_gathered)
+                and (name not in weights or keep_gathered or forward.home[name].unreduced)
             )
             if at_home or copy:
                 state.at_hand.setdefault(name, []).append(array)

@@ -15,8 +15,8 @@ from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.backward import gradient_of, relays
-from shardlang.passes.critical import mark_critical
 from shardlang.passes.infer import stated_layout
+from shardlang.passes.live import mark_critical, reaching, results_of
 from shardlang.passes.reshard import route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.errors import (
@@ -179,7 +179,8 @@ class _Checker:
     def end_forward(self, outputs: list[Array]) -> None:
         """Drop the gathered copies of parameters, and give the cotangents of the outputs."""
         for leaf in self.program.leaves:
-            if leaf.kind == "param" and not self.keep_gathered:
+            dropped = leaf.kind == "param" and not leaf.array.layout.unreduced
+            if dropped and not self.keep_gathered:
                 known = self.at_hand[leaf.array.name]
                 for layout in [layout for layout in known if layout != leaf.array.layout]:
                     del known[layout]
@@ -223,10 +224,11 @@ class _Checker:
         return tuple(found)
 
     def unused(self, steps: list[Step], results: set[Array]) -> None:
-        """Warn of collectives whose result nothing reads."""
-        read = {array for step in steps for array in step.inputs} | results
-        for step in steps:
-            if step.is_collective and step.output not in read and step.span is not None:
+        """Warn of collectives that no result is made from."""
+        alive = reaching(steps, results)
+        for index, step in enumerate(steps):
+            again = any(step.output == later.output for later in steps[index + 1 :])
+            if step.is_collective and not alive[index] and not again and step.span is not None:
                 self.reporter.report(step.span, Unused(str(step.output)))
 
 
@@ -268,7 +270,7 @@ def check_explicit(
                 checker.line(statement)
         gradients = checker.gradients()
     backward = tuple(checker.steps)
-    checker.unused([*forward, *backward], {*outputs, *(g.gradient for g in gradients)})
+    checker.unused([*forward, *backward], results_of(outputs, gradients))
     forward, backward = mark_critical(program, forward, backward, tuple(outputs), gradients)
     return Plan(
         program,

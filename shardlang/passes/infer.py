@@ -18,6 +18,7 @@ from shardlang.passes.reshard import route
 from shardlang.rules.collectives import Illegal, permutable, relayout
 from shardlang.rules.errors import CannotCommunicate, IllegalStep, LocalResult
 from shardlang.rules.situation import Because
+from shardlang.source import Span
 
 
 def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -> None:
@@ -38,18 +39,19 @@ def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -
 
 
 def operand(state: Lowering, statement: Statement, index: int) -> Array:
-    """Give an operand in the layout that its brackets ask for, else where it lives."""
+    """Give an operand in the layout that its brackets ask for, else where it lives.
+
+    It need not exist yet in that layout: whatever reads it obtains what it reads.
+    """
     use = statement.operands[index]
     array = state.array(use.tensor)
-    if use.layout is None or use.layout == array.layout:
-        return array
-    reason = Reason("asked", f"the line asks for {Array(use.tensor, use.layout)}")
-    return state.obtain(use.tensor, use.layout, reason, use.span)
+    return array if use.layout is None else array.with_layout(use.layout)
 
 
-def _at_hand(state: Lowering, array: Array) -> Array:
-    """Make sure that an operand exists: a view may have no step yet."""
-    return state.obtain(array.tensor, array.layout, Reason("view", "the line reads it"))
+def _at_hand(state: Lowering, array: Array, span: Span) -> Array:
+    """Make sure that an operand exists in the layout that a line reads it in."""
+    reason = Reason("asked", f"the line asks for {array}")
+    return state.obtain(array.tensor, array.layout, reason, span)
 
 
 def _operands(state: Lowering, statement: Statement) -> tuple[Array, ...]:
@@ -71,13 +73,13 @@ def _view(state: Lowering, statement: Statement) -> Array:
 def _relayout_request(state: Lowering, statement: Statement) -> Array:
     assert statement.target is not None
     use = statement.operands[0]
-    array = operand(state, statement, 0)
+    array = _at_hand(state, operand(state, statement, 0), statement.span)
     reason = Reason("asked", f"the line asks for {array.with_layout(statement.target)}")
     if use.layout is None:
         return state.obtain(array.tensor, statement.target, reason, statement.span)
     wanted = array.with_layout(statement.target)
     known = state.at_hand[array.name]
-    if wanted in known[:-1]:  # made on the way to a later layout: the line says that it ends here
+    if wanted in known[:-1] and wanted != array:  # made on the way to a later layout: the line says that it ends here
         known.remove(wanted)
     moves = route(array, statement.target, state.sizes)
     return state.follow(array, moves, reason, statement.span)
@@ -86,7 +88,7 @@ def _relayout_request(state: Lowering, statement: Statement) -> Array:
 def _explicit_relayout(state: Lowering, statement: Statement, reporter: Reporter) -> Array | None:
     """Append a collective that the program states."""
     assert isinstance(statement.op, Relayout)
-    array = _at_hand(state, operand(state, statement, 0))
+    array = _at_hand(state, operand(state, statement, 0), statement.span)
     made = stated_layout(statement.op, array, statement.target, state.sizes)
     if isinstance(made, Illegal):
         reporter.report(statement.span, IllegalStep(made.why, made.hint))
@@ -160,7 +162,7 @@ def _local_only(
 ) -> Array | None:
     """Multiply the shards as they are: `·_LOCAL`."""
     assert isinstance(statement.op, Compute)
-    ready = tuple(_at_hand(state, array) for array in arrays)
+    ready = tuple(_at_hand(state, array, statement.span) for array in arrays)
     made = state.local(statement.op, ready, statement.result, statement.span)
     if isinstance(made, Illegal):
         reporter.report(statement.span, CannotCommunicate(made.why))

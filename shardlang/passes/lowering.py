@@ -108,6 +108,9 @@ class Lowering:
         if view is not None:
             source = self.obtain(view.original, layout, why, span)
             return self.add(Step(view.op, (source,), wanted, "view", span=span))
+        whole = [array for array in known if not array.layout.unreduced]
+        if whole and not layout.unreduced:  # a value is reduced once: its copies are equal bit by bit
+            known = whole
         routes = [(array, route(array, layout, self.sizes)) for array in known]
         source, moves = min(routes, key=lambda found: self.price(*found))
         return self.follow(source, moves, why, span)

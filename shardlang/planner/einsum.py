@@ -31,7 +31,8 @@ from shardlang.ir.types import Array, AxisInfo, Dim, Mesh
 from shardlang.planner.errors import NoRoute, wrong
 from shardlang.planner.prices import on_parts, Prices, prices_of, sized
 from shardlang.planner.reshard import (
-    check_even,
+    check_layout,
+    count_collectives,
     extent,
     Layouts,
     layouts,
@@ -57,8 +58,8 @@ class EinsumPlan:
 
     @property
     def collectives(self) -> int:
-        """How many of the steps move data."""
-        return sum(step.is_collective for step in self.steps)
+        """How many of the steps move data; over axes of size 1 none does."""
+        return count_collectives(self.steps, self.mesh)
 
     @property
     def local(self) -> Step:
@@ -186,7 +187,7 @@ def _plan(
     *operands, result = ends
     graphs = [layouts(a, mesh, sizes, prices, idle_permutes=idle_permutes) for a in ends]
     for array in ends:
-        check_even(array, mesh, sizes)
+        check_layout(array, mesh, sizes)
     codes = [g.space.encode(a.layout) for g, a in zip(graphs, ends, strict=True)]
     common = lcm(*(graph.factor.denominator for graph in graphs))
     factors = [int(graph.factor * common) for graph in graphs]

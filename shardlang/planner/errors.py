@@ -85,6 +85,24 @@ class DifferentDims(Mistake):
         return f"{self.source} and {self.target} have different dims, so neither is a layout of the other"
 
 
+@dataclass(frozen=True)
+class BadAxis(Mistake):
+    """A layout with an axis twice, or with one that the mesh lacks."""
+
+    code: ClassVar[str] = "SH355"
+    title: ClassVar[str] = "not a layout on this mesh"
+
+    array: str
+    axis: str
+    twice: bool
+
+    def message(self) -> str:
+        """Say which axis."""
+        if self.twice:
+            return f"{self.array} uses {self.axis} twice"
+        return f"{self.array} uses {self.axis}, and the mesh has no such axis"
+
+
 def wrong(mistake: Mistake) -> ShardlangError:
     """Give the error for a mistake that has no place in a text."""
     return ShardlangError([Diagnostic(Source("planner", ""), Span(0, 0), mistake)])

@@ -13,14 +13,23 @@ is cheaper is given with that mesh, on which its steps are ordinary steps.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
+from shardlang.ir.ops import Collective
 from shardlang.ir.plan import Step
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, Layout, Mesh
-from shardlang.planner.errors import DifferentDims, NoRoute, SizesNeeded, UnevenSplit, wrong
+from shardlang.planner.errors import (
+    BadAxis,
+    DifferentDims,
+    NoRoute,
+    SizesNeeded,
+    UnevenSplit,
+    wrong,
+)
 from shardlang.planner.prices import mesh_of, on_parts, Prices, prices_of, sized
 from shardlang.planner.states import divisors, Space, Tariff, tariff, UNIT
 
@@ -33,20 +42,28 @@ _REMEMBERED = 128
 class Route:
     """The steps from one layout to another, and what one device pays for them.
 
-    `cost` is in the price list's unit. `mesh` is the one that the steps are on: the mesh given, or
-    one with some of its axes split; `source` and `target` are the ends as that mesh writes them.
+    `price` is in the price list's unit, times the dims whose sizes were not given. `mesh` is the one
+    that the steps are on: the mesh given, or one with some of its axes split; `source` and `target`
+    are the ends as that mesh writes them.
     """
 
     steps: tuple[Step, ...]
-    cost: Fraction
+    price: Monomial
     mesh: Mesh
     source: Array
     target: Array
 
     @property
+    def cost(self) -> Fraction:
+        """The price as a number; raises `ShardlangError` (SH351) where a dim has no size."""
+        if self.price.number is None and self.price.coefficient:
+            raise wrong(SizesNeeded(tuple(name for name, _ in self.price.powers)))
+        return self.price.coefficient
+
+    @property
     def collectives(self) -> int:
-        """How many of the steps move data."""
-        return sum(step.is_collective for step in self.steps)
+        """How many of the steps move data; over axes of size 1 none does."""
+        return count_collectives(self.steps, self.mesh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,14 @@ class Layouts:
         return steps_along(self, source, trail)
 
 
+def count_collectives(steps: Iterable[Step], mesh: Mesh) -> int:
+    """Count the steps that move data: the collectives over some axis larger than 1."""
+    return sum(
+        isinstance(step.op, Collective) and any(mesh[axis].size != 1 for axis in step.op.axes)
+        for step in steps
+    )
+
+
 def steps_along(layouts: Layouts, source: Array, trail: Sequence[int]) -> tuple[Step, ...]:
     """Turn the nodes of a route into steps on an array."""
     steps: list[Step] = []
@@ -89,20 +114,24 @@ def layouts(
     prices: str | Prices = "link",
     *,
     idle_permutes: bool = True,
+    symbolic: bool = False,
 ) -> Layouts:
     """Give the graph of an array's layouts; equal questions share one.
 
-    `sizes` of dims and axes win over the mesh's; all that matter must be there (SH351).
+    `sizes` of dims and axes win over the mesh's; all that matter must be there (SH351). If
+    `symbolic`, a dim may be without where prices are proportional to the bytes: it counts as 1, and
+    everything divides it.
     """
     known = {**mesh.sizes, **sizes}
     axes = sized(mesh, known)
     whole = [extent(dim, known) for dim in array.tensor.dims]
-    missing = [dim.name for dim, size in zip(array.tensor.dims, whole, strict=True) if not size]
-    missing += [info.axis.name for info in axes if info.size is None]
+    table = prices_of(prices)
+    missing = [info.axis.name for info in axes if info.size is None]
+    if not symbolic or not table.linear:
+        missing += [d.name for d, n in zip(array.tensor.dims, whole, strict=True) if not n]
     if missing:
         raise wrong(SizesNeeded(tuple(missing)))
-    volume = Fraction(prod(whole) * array.tensor.dtype.bits, 8)
-    table = prices_of(prices)
+    volume = Fraction(prod(n or 1 for n in whole) * array.tensor.dtype.bits, 8)
     unit = Fraction(1) if table.linear else volume
     listed = _tariff(axes, table, unit)
     fits = tuple(divisors(axes, size) for size in whole)
@@ -152,8 +181,10 @@ def reshard(
     Arrays may be written in the notation (`"A[I_X, J]{U_Y}"`), meshes as `"X=4,Y=2"` or as a map.
     `prices` is `book`, `link`, `switch` or an object (see `prices`). Of routes of one cost, one with
     the fewest collectives is given. With `idle_permutes` off, a Permute keeps to the axes that split
-    something. Raises `ShardlangError` where a size is missing (SH351), a split uneven (SH352), no
-    route exists (SH353) or the arrays are of different tensors (SH354).
+    something. Dims without a size are taken to be divided by everything, and stay symbols in the
+    price. Raises `ShardlangError` where an axis has no size (SH351), a split is uneven (SH352), no
+    route exists (SH353), the arrays are of different tensors (SH354), or a layout has an axis twice
+    or one that the mesh lacks (SH355).
     """
     on = Mesh(sized(mesh_of(mesh), sizes or {}))
     start, end = _arrays(source, target, on)
@@ -165,7 +196,7 @@ def reshard(
         ends = refined(start, parts), refined(end, parts)
         table = on_parts(prices_of(prices), parts)
         other = _reshard(*ends, finer, axes_of, table, idle_permutes)
-        if other.cost < route.cost:
+        if other.price.coefficient < route.price.coefficient:
             route = other
     return route
 
@@ -180,7 +211,10 @@ def reshard_cost(
     sub_axes: bool = False,
     idle_permutes: bool = True,
 ) -> Fraction:
-    """Give what one device pays for the cheapest route between two layouts, in the list's unit."""
+    """Give what one device pays for the cheapest route between two layouts, in the list's unit.
+
+    Raises `ShardlangError` as `reshard` does, and where a dim has no size (SH351).
+    """
     return reshard(
         source, target, mesh, sizes, prices, sub_axes=sub_axes, idle_permutes=idle_permutes
     ).cost
@@ -194,17 +228,24 @@ def _reshard(
     prices: str | Prices,
     idle_permutes: bool,
 ) -> Route:
-    graph = layouts(source, mesh, sizes, prices, idle_permutes=idle_permutes)
+    graph = layouts(source, mesh, sizes, prices, idle_permutes=idle_permutes, symbolic=True)
     for array in (source, target):
-        check_even(array, mesh, sizes)
+        check_layout(array, mesh, sizes)
     weight = graph.distance(source.layout, target.layout)
     if weight is None:
         raise wrong(NoRoute(str(source), str(target)))
-    return Route(graph.steps(source, target.layout), graph.cost(weight), mesh, source, target)
+    open_dims = (dim.name for dim in source.tensor.dims if not extent(dim, {**mesh.sizes, **sizes}))
+    price = Monomial.of(*open_dims) * graph.cost(weight)
+    return Route(graph.steps(source, target.layout), price, mesh, source, target)
 
 
-def check_even(array: Array, mesh: Mesh, sizes: Mapping[str, int]) -> None:
-    """Refuse an array whose axes don't divide its dims (SH352)."""
+def check_layout(array: Array, mesh: Mesh, sizes: Mapping[str, int]) -> None:
+    """Refuse axes that the mesh lacks or that stand twice (SH355), or that don't divide (SH352)."""
+    strange = [
+        axis for axis in (*array.layout.split_axes, *array.layout.unreduced) if axis not in mesh
+    ]
+    for axis in (*strange, *array.layout.duplicates()):
+        raise wrong(BadAxis(str(array), axis.name, twice=axis in mesh))
     known = {**mesh.sizes, **sizes}
     for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
         shards = prod(known.get(axis.name, 1) for axis in axes)

@@ -46,33 +46,41 @@ class Seen:
 
 
 def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[Seen]:
-    """List the collectives of the plan's passes; axes of size 1 have none.
+    """List the collectives of the plan's passes that reach an output or a gradient.
 
-    Of the forward pass alone those count that reach an output: what only the backward pass reads
-    is not part of `forward`.
+    JAX leaves out the others (see `idle`). Axes of size 1 have none. Of the forward pass alone those
+    count that reach an output: what only the backward pass reads is not part of `forward`.
     """
     ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
     passes = set(wanted)
     plan = without_axes(plan, ones)
     steps = [step for name, step in plan.steps() if name in passes]
-    if "backward" not in passes:
-        steps = _reaching(steps, plan.outputs)
+    gradients = [g.gradient for g in plan.gradients] if "backward" in passes else []
     found: Counter[Seen] = Counter()
-    for step in steps:
-        if step.is_collective and getattr(step.op, "axes", ()):
+    for step, live in _liveness(steps, (*plan.outputs, *gradients)):
+        if live and step.is_collective and getattr(step.op, "axes", ()):
             found[_of_step(step, numbers)] += 1
     return found
 
 
-def _reaching(steps: list[Step], ends: Iterable[Array]) -> list[Step]:
-    """Keep the steps that some array depends on."""
+def idle(plan: Plan) -> tuple[Step, ...]:
+    """List the collectives that the text asks for and that reach no output and no gradient."""
+    ends = (*plan.outputs, *(gradient.gradient for gradient in plan.gradients))
+    steps = [step for _, step in plan.steps()]
+    return tuple(s for s, live in _liveness(steps, ends) if s.is_collective and not live)
+
+
+def _liveness(steps: list[Step], ends: Iterable[Array]) -> list[tuple[Step, bool]]:
+    """Say of each step whether something at the end depends on it."""
     needed = {(array.name, array.layout) for array in ends}
-    kept: list[Step] = []
+    told: list[tuple[Step, bool]] = []
     for step in reversed(steps):
-        if (step.output.name, step.output.layout) in needed:
-            kept.append(step)
+        made = (step.output.name, step.output.layout)
+        told.append((step, made in needed))
+        if made in needed:
+            needed.discard(made)
             needed |= {(array.name, array.layout) for array in step.inputs}
-    return kept[::-1]
+    return told[::-1]
 
 
 def _of_step(step: Step, numbers: Numbers) -> Seen:

@@ -27,7 +27,7 @@ from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array, DType, DTYPES, Tensor
-from shardlang.verify.collectives import blocks, compare, lowered, planned
+from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
 from shardlang.verify.reference import evaluate
 from shardlang.verify.result import ArrayCheck, VerifyResult
 from shardlang.verify.sizes import small_sizes
@@ -250,11 +250,14 @@ class _Run:
 
     def check(self, *, thorough: bool) -> VerifyResult:
         """Compare values, gradients and collectives."""
-        notes: tuple[str, ...] = ()
+        notes = tuple(
+            f"`{statement(step)}` reaches no output and no gradient, so JAX leaves it out"
+            for step in idle(self._plan)
+        )
         reference = self._reference(positive=False)
         if any(np.isnan(x).any() for x in reference.outputs):
             reference = self._reference(positive=True)
-            notes = ("with data of both signs the program gives NaN, so the inputs are positive",)
+            notes += ("with data of both signs the program gives NaN, so the inputs are positive",)
         backward = "forward_backward" in self._module
         arrays: list[ArrayCheck] = []
         forward = self._module["forward"].lower(self._mesh, *reference.inputs)

@@ -226,8 +226,9 @@ class _Checker:
     def unused(self, steps: list[Step], results: set[Array]) -> None:
         """Warn of collectives that no result is made from."""
         alive = reaching(steps, results)
+        last = {step.output: index for index, step in enumerate(steps)}
         for index, step in enumerate(steps):
-            again = any(step.output == later.output for later in steps[index + 1 :])
+            again = last[step.output] > index
             if step.is_collective and not alive[index] and not again and step.span is not None:
                 self.reporter.report(step.span, Unused(str(step.output)))
 

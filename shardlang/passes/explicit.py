@@ -14,7 +14,7 @@ from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
-from shardlang.passes.backward import gradient_of, relays
+from shardlang.passes.adjoint import gradient_of, relays
 from shardlang.passes.infer import stated_layout
 from shardlang.passes.live import mark_critical, reaching, results_of
 from shardlang.passes.reshard import route

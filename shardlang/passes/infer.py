@@ -79,7 +79,9 @@ def _relayout_request(state: Lowering, statement: Statement) -> Array:
         return state.obtain(array.tensor, statement.target, reason, statement.span)
     wanted = array.with_layout(statement.target)
     known = state.at_hand[array.name]
-    if wanted in known[:-1] and wanted != array:  # made on the way to a later layout: the line says that it ends here
+    if (
+        wanted in known[:-1] and wanted != array
+    ):  # made on the way to a later layout: the line says that it ends here
         known.remove(wanted)
     moves = route(array, statement.target, state.sizes)
     return state.follow(array, moves, reason, statement.span)

@@ -66,6 +66,13 @@ class Lowering:
             known.append(step.output)
         return step.output
 
+    def fresh(self, name: str) -> str:
+        """Give a name that no value of the pass has."""
+        found, number = name, 2
+        while found in self.home:
+            found, number = f"{name}{number}", number + 1
+        return found
+
     def view(self, tensor: Tensor, op: Rename, original: Tensor) -> None:
         """Let a tensor be another under other dim names: it is at hand wherever that one is."""
         self.views[tensor.name] = View(op, original)
@@ -109,7 +116,9 @@ class Lowering:
             source = self.obtain(view.original, layout, why, span)
             return self.add(Step(view.op, (source,), wanted, "view", span=span))
         whole = [array for array in known if not array.layout.unreduced]
-        if whole and not layout.unreduced:  # a value is reduced once: its copies are equal bit by bit
+        if (
+            whole and not layout.unreduced
+        ):  # a value is reduced once: its copies are equal bit by bit
             known = whole
         routes = [(array, route(array, layout, self.sizes)) for array in known]
         source, moves = min(routes, key=lambda found: self.price(*found))

@@ -243,6 +243,22 @@ y[B_X, S, D_Y] = O ·_N W_o[N_Y, D] + x
     assert 1 == sum("dx" in text for text in backward)
 
 
+def test_names_of_sums_do_not_meet_gradients() -> None:
+    """`x_sum` is a value with a gradient of its own, whatever the sums of dx are called."""
+    text = """
+x_sum[B, D_Y] = exp(x[B, D_Y])
+a[B, F] = x_sum[B, D_Y] ·_D W_a[D, F]
+b[B, F_Y] = x[B, D_Y] ·_D W_b[D, F_Y]
+c[B, F_Y] = x[B, D_Y] ·_D W_c[D, F_Y]
+y[B, F] = a + b + c
+z[B, D_Y] = x[B, D_Y] + x_sum[B, D_Y]
+"""
+    plan = plan_of(text)
+    check_numbers(plan)
+
+    assert len({step.output for step in plan.backward}) == len(plan.backward)
+
+
 def test_softmax_along_a_split_dim_moves_reduced_sizes_only() -> None:
     """The maximum and the sum are reduced; the scores stay where they are."""
     plan = plan_of("P[B_X, S_Y] = softmax_S(L[B_X, S_Y])")

@@ -55,7 +55,9 @@ def backward(
             cotangent = Array(gradient_of(output.tensor), output.layout.reduced())
             cotangents.append(cotangent)
             state.give(cotangent)
-    for line in adjoint(program, [output.tensor for output in outputs]):
+    lines = adjoint(program, [output.tensor for output in outputs])
+    state.reserved = {line.result.name for line in lines} | {f"d{name}" for name in state.home}
+    for line in lines:
         _line(state, line)
     gradients: list[Gradient] = []
     for leaf in program.leaves:

@@ -47,7 +47,8 @@ class Lowering:
     """Makes the steps of one pass.
 
     `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
-    they were made. `recompute` makes a value that the pass was not given.
+    they were made. `recompute` makes a value that the pass was not given;
+    `reserved` are names that later values will have.
     """
 
     sizes: dict[str, int]
@@ -56,6 +57,7 @@ class Lowering:
     steps: list[Step] = field(default_factory=list[Step])
     alternatives: list[Alternative] = field(default_factory=list[Alternative])
     recompute: Callable[[Tensor], None] | None = None
+    reserved: set[str] = field(default_factory=set[str])
     views: dict[str, View] = field(default_factory=dict[str, "View"])
 
     def add(self, step: Step) -> Array:
@@ -67,9 +69,9 @@ class Lowering:
         return step.output
 
     def fresh(self, name: str) -> str:
-        """Give a name that no value of the pass has."""
+        """Give a name that no value of the pass has or will have."""
         found, number = name, 2
-        while found in self.home:
+        while found in self.home or found in self.reserved:
             found, number = f"{name}{number}", number + 1
         return found
 

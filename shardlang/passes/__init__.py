@@ -17,7 +17,7 @@ from shardlang.ir.types import Array
 from shardlang.passes.backward import backward, BackwardResult
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
-from shardlang.passes.live import mark_critical, prune, reaching, results_of
+from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
 from shardlang.rules.errors import Unused
@@ -90,9 +90,8 @@ def _lower(
     result = BackwardResult((), (), (), ())
     if not forward_only and not reporter.errors:
         result = backward(program, state, outputs, reporter, keep_gathered=keep_gathered)
-    results = results_of(outputs, result.gradients)
-    _warn_of_dead_lines(state.steps, result.steps, results, reporter)
-    forward, behind = prune(tuple(state.steps), result.steps, results)
+    _warn_of_dead_lines(state.steps, result, outputs, reporter)
+    forward, behind = prune(tuple(state.steps), result.steps, outputs, result.gradients)
     forward, behind = mark_critical(program, forward, behind, outputs, result.gradients)
     return Plan(
         program,
@@ -108,13 +107,17 @@ def _lower(
 
 
 def _warn_of_dead_lines(
-    forward: Sequence[Step], backward: Sequence[Step], results: set[Array], reporter: Reporter
+    forward: Sequence[Step],
+    backward: BackwardResult,
+    outputs: tuple[Array, ...],
+    reporter: Reporter,
 ) -> None:
     """Warn of collectives that a line asks for and no result is made from."""
-    steps = (*forward, *backward)
-    for step, lives in zip(steps, reaching(steps, results), strict=True):
+    gradients = [gradient.gradient for gradient in backward.gradients]
+    lives = alive(forward, backward.steps, outputs, gradients)
+    for step, living in zip((*forward, *backward.steps), lives, strict=True):
         asked = step.rule in ("asked", "stated") and step.is_collective
-        if asked and not lives and step.span is not None:
+        if asked and not living and step.span is not None:
             reporter.report(step.span, Unused(str(step.output)))
 
 

@@ -16,7 +16,7 @@ from shardlang.ir.program import Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.adjoint import gradient_of, relays
 from shardlang.passes.infer import stated_layout
-from shardlang.passes.live import mark_critical, reaching, results_of
+from shardlang.passes.live import alive, mark_critical
 from shardlang.passes.reshard import route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.errors import (
@@ -223,13 +223,14 @@ class _Checker:
             )
         return tuple(found)
 
-    def unused(self, steps: list[Step], results: set[Array]) -> None:
-        """Warn of collectives that no result is made from."""
-        alive = reaching(steps, results)
+    def unused(self, forward: list[Step], outputs: list[Array], gradients: list[Array]) -> None:
+        """Warn of collectives that no result is made from, but for those that are made again."""
+        steps = [*forward, *self.steps]
         last = {step.output: index for index, step in enumerate(steps)}
-        for index, step in enumerate(steps):
-            again = last[step.output] > index
-            if step.is_collective and not alive[index] and not again and step.span is not None:
+        lives = alive(forward, self.steps, outputs, gradients)
+        for index, (step, living) in enumerate(zip(steps, lives, strict=True)):
+            dead = step.is_collective and not living and last[step.output] == index
+            if dead and step.span is not None:
                 self.reporter.report(step.span, Unused(str(step.output)))
 
 
@@ -271,7 +272,7 @@ def check_explicit(
                 checker.line(statement)
         gradients = checker.gradients()
     backward = tuple(checker.steps)
-    checker.unused([*forward, *backward], results_of(outputs, gradients))
+    checker.unused(list(forward), outputs, [g.gradient for g in gradients])
     forward, backward = mark_critical(program, forward, backward, tuple(outputs), gradients)
     return Plan(
         program,

@@ -5,46 +5,45 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from shardlang.ir.plan import Gradient, Plan, Step
+from shardlang.ir.plan import Gradient, Step
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array
 
 
-def reaching(steps: Sequence[Step], results: Collection[Array]) -> list[bool]:
-    """Say of each step whether some result is made from what it makes.
+def alive(
+    forward: Sequence[Step],
+    backward: Sequence[Step],
+    outputs: Collection[Array],
+    gradients: Collection[Array],
+) -> list[bool]:
+    """Say of each step of both passes whether some result is made from what it makes.
 
-    An array that is made twice is read from the later of the steps before its reader.
+    Outputs are read at the end of the forward pass. An array that is made twice is read from the
+    later of the steps before its reader.
     """
-    needed = set(results)
-    found = [False] * len(steps)
-    for index in range(len(steps) - 1, -1, -1):
-        step = steps[index]
-        if step.output in needed:
-            found[index] = True
-            needed.discard(step.output)
-            needed.update(step.inputs)
-    return found
-
-
-def results_of(outputs: Collection[Array], gradients: Collection[Gradient]) -> set[Array]:
-    """Give what a plan is for: its outputs and its gradients."""
-    return {*outputs, *(gradient.gradient for gradient in gradients)}
-
-
-def dead_steps(plan: Plan) -> list[Step]:
-    """List the steps of a plan that no result is made from: code for them would be dropped."""
-    steps = (*plan.forward, *plan.backward)
-    alive = reaching(steps, results_of(plan.outputs, plan.gradients))
-    return [step for step, lives in zip(steps, alive, strict=True) if not lives]
+    needed = set(gradients)
+    found: list[bool] = []
+    for steps, results in ((backward, ()), (forward, outputs)):
+        needed.update(results)
+        for step in reversed(steps):
+            lives = step.output in needed
+            found.append(lives)
+            if lives:
+                needed.discard(step.output)
+                needed.update(step.inputs)
+    return found[::-1]
 
 
 def prune(
-    forward: tuple[Step, ...], backward: tuple[Step, ...], results: Collection[Array]
+    forward: tuple[Step, ...],
+    backward: tuple[Step, ...],
+    outputs: Collection[Array],
+    gradients: Collection[Gradient],
 ) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """Give both passes without the steps that no result is made from."""
-    alive = reaching((*forward, *backward), results)
-    kept = [s for s, lives in zip((*forward, *backward), alive, strict=True) if lives]
-    split = sum(alive[: len(forward)])
+    lives = alive(forward, backward, outputs, [g.gradient for g in gradients])
+    kept = [s for s, living in zip((*forward, *backward), lives, strict=True) if living]
+    split = sum(lives[: len(forward)])
     return tuple(kept[:split]), tuple(kept[split:])
 
 
@@ -62,9 +61,8 @@ def mark_critical(
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
-    awaited = reaching(
-        steps, results_of(outputs, [g for g in gradients if g.leaf.tensor not in weights])
-    )
+    inputs = [g.gradient for g in gradients if g.leaf.tensor not in weights]
+    awaited = alive(forward, backward, outputs, inputs)
     alone = {leaf.array for leaf in program.leaves if leaf.kind == "param"}
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):

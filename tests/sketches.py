@@ -14,9 +14,9 @@ from shardlang.frontend.syntax import (
     HardwareDecl,
     Item,
     LeafDecl,
-    Literal_,
     MeshDecl,
     Negate,
+    NumberRef,
     OptimizerDecl,
     Product,
     SaveDecl,
@@ -56,7 +56,7 @@ def expr(node: Expr) -> str:
     match node:
         case TensorRef():
             return tensor(node)
-        case Literal_(word):
+        case NumberRef(word):
             return word.text
         case SizeOf(name):
             return f"|{name.text}|"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import make_plan
+from shardlang.cli.program import given_sizes, make_plan
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import write_result
 
@@ -24,7 +24,8 @@ def run(arguments: Namespace) -> int:
     """Print the module."""
     from shardlang.backends.jax.emit import emit_jax
 
-    module = emit_jax(make_plan(arguments))
+    plan = make_plan(arguments)
+    module = emit_jax(plan, given_sizes(arguments, plan.program))
     if arguments.format == "json":
         text = to_json({"schema": SCHEMA, "module": module})
     else:

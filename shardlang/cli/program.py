@@ -98,6 +98,15 @@ def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fract
     return {x.name: x.value for x in settings if x.name not in names}
 
 
+def given_sizes(arguments: Namespace, program: Program) -> dict[str, int]:
+    """Give the sizes of dims and axes that stand on the command line, by `--set` or `--mesh`."""
+    settings: list[Setting] = arguments.settings
+    names = {x.name for x in settings}
+    if arguments.mesh is not None:
+        names.update(program.mesh.names)
+    return {name: size for name, size in program.sizes.known.items() if name in names}
+
+
 def make_plan(arguments: Namespace) -> Plan:
     """Lower the program that the command line names; the plan's warnings go to stderr."""
     plan = lower_program(read_program(arguments), arguments)

@@ -1,0 +1,1 @@
+"""The front end: from a text to a resolved program."""

@@ -45,10 +45,10 @@ from shardlang.frontend.syntax import (
     HardwareDecl,
     Item,
     LeafDecl,
-    Literal_,
     Marker,
     MeshDecl,
     Negate,
+    NumberRef,
     OptimizerDecl,
     Product,
     SaveDecl,
@@ -313,11 +313,11 @@ class Builder:
         sign, operand = parts
         return Negate(operand, _span(sign).join(operand.span))
 
-    def number(self, parts: list[Token]) -> Literal_:
+    def number(self, parts: list[Token]) -> NumberRef:
         """Read a number literal."""
         span = _span(parts[0])
         _exact(parts[0])
-        return Literal_(Word(str(parts[0]), span), span)
+        return NumberRef(Word(str(parts[0]), span), span)
 
     def size_of(self, parts: tuple[Token, _Name, Token]) -> SizeOf:
         """Read `|B|`."""

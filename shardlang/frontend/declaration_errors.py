@@ -74,13 +74,14 @@ class SizesDiffer(Mistake):
             if size != name
         ]
         return (
-            f"{self.new} is another name for dim {self.old} of {self.tensor}, "
-            f"but {listed(sizes)}"
+            f"{self.new} is another name for dim {self.old} of {self.tensor}, but {listed(sizes)}"
         )
 
     def hint(self) -> str | None:
         """Say what to do."""
-        return f"give both one size, as in dims {self.new}={self.old}, or another tensor another name"
+        return (
+            f"give both one size, as in dims {self.new}={self.old}, or another tensor another name"
+        )
 
 
 @dataclass(frozen=True)

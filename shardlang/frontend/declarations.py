@@ -283,7 +283,7 @@ class SizeReader:
     def _compare(self, tie: Tie, *, apart: bool) -> None:
         """Report two sizes of one dim: two numbers, or one in terms of the other."""
         old, new = self.size(tie.old.name), self.size(tie.new.name)
-        if apart or None not in (old, new) and old != new:
+        if apart or (None not in (old, new) and old != new):
             texts = [
                 size_expr(self._expression(name) or Name(name)) if size is None else str(size)
                 for name, size in ((tie.old.name, old), (tie.new.name, new))

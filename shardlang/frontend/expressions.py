@@ -19,8 +19,8 @@ from shardlang.frontend.syntax import (
     Binary,
     Call,
     Expr,
-    Literal_,
     Negate,
+    NumberRef,
     Product,
     SizeOf,
     TensorRef,
@@ -106,7 +106,7 @@ class Expressions:
             case TensorRef():
                 use = self.values.mention(expr)
                 return None if use is None else just(use)
-            case Literal_():
+            case NumberRef():
                 return numbers.literal(expr, self.reporter)
             case SizeOf():
                 return self._size(expr)

@@ -28,10 +28,10 @@ from shardlang.frontend.syntax import (
     HardwareDecl,
     Item,
     LeafDecl,
-    Literal_,
     Marker,
     MeshDecl,
     Negate,
+    NumberRef,
     OptimizerDecl,
     Product,
     SaveDecl,
@@ -283,7 +283,7 @@ class _Spelling:
         match expr:
             case TensorRef():
                 return self._tensor(expr), _ATOM
-            case Literal_(word):
+            case NumberRef(word):
                 return word.text, _ATOM
             case SizeOf(dim):
                 return f"|{dim.text}|", _ATOM

@@ -152,7 +152,11 @@ class Functions:
         written = None
         if isinstance(argument, TensorRef):
             written = self.expressions.values.brackets[id(argument)]
-        if written is None or {*written.dims} != {*use.tensor.dims} or len(words) != len(written.dims):
+        if (
+            written is None
+            or {*written.dims} != {*use.tensor.dims}
+            or len(words) != len(written.dims)
+        ):
             return words
         by_dim = dict(zip(written.dims, words, strict=True))
         return tuple(by_dim[dim] for dim in use.tensor.dims)

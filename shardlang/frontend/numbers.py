@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from shardlang.diagnostics import Reporter
 from shardlang.frontend import expression_errors
-from shardlang.frontend.syntax import Literal_
+from shardlang.frontend.syntax import NumberRef
 from shardlang.frontend.terms import Number
 from shardlang.ir.ops import Coefficient
 from shardlang.ir.size import Monomial
@@ -17,7 +17,7 @@ MOST_DIGITS = 400
 """The longest number, and the largest power of ten, that an expression may have."""
 
 
-def literal(node: Literal_, reporter: Reporter) -> Number | None:
+def literal(node: NumberRef, reporter: Reporter) -> Number | None:
     """Read a number exactly; refuse one that no element type could hold."""
     text = node.word.text.replace("_", "").lower()
     _, _, exponent = text.partition("e")

@@ -65,6 +65,12 @@ class Situation:
             )
         return self.after
 
+    def moved(self) -> Axes:
+        """List the axes that change their place."""
+        if self.before is None:
+            raise NotSettledError("the layout of the operand is not written")
+        return self.before.moved(self.declared())
+
     def gained(self) -> list[tuple[Dim, Axes]]:
         """List the axes that each dim gains, of those in the subscript if there is one."""
         after = self.declared()
@@ -132,7 +138,7 @@ def settle(head: str, situation: Situation) -> list[Relayout]:
         case "Mask":
             return [Mask(_masked(situation) if situation.axes is None else situation.axes)]
         case _:
-            return [Permute(_permuted(situation) if situation.axes is None else situation.axes)]
+            return [Permute(situation.moved() if situation.axes is None else situation.axes)]
 
 
 def _gathers(at: Situation) -> list[Relayout]:
@@ -175,19 +181,6 @@ def _masked(at: Situation) -> Axes:
     if not axes:
         raise NotSettledError("the result is not unreduced over any further axis")
     return axes
-
-
-def _permuted(at: Situation) -> Axes:
-    """Give every axis that changes its place."""
-    after = at.declared()
-    moved: set[Axis] = set()
-    for (_, old), new in zip(at.split(), after.sharding, strict=True):
-        same = 0
-        while same < min(len(old), len(new)) and old[same] == new[same]:
-            same += 1
-        moved.update(old[same:])
-        moved.update(new[same:])
-    return at.mesh.order(moved)
 
 
 def result(op: Relayout, dims: Sequence[Dim], before: Layout | None) -> Layout | None:

@@ -68,7 +68,7 @@ class TensorRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal_:
+class NumberRef:
     """A number in an expression, as written: `2`, `0.5`, `1e-6`."""
 
     word: Word
@@ -138,7 +138,7 @@ class Call:
     result: TensorRef | None = None
 
 
-Expr = TensorRef | Literal_ | SizeOf | Product | Binary | Negate | Call
+Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,15 @@ class Section:
 
 
 Item = (
-    Definition | MeshDecl | HardwareDecl | DimsDecl | DTypeDecl | LeafDecl | OptimizerDecl | SaveDecl | Section
+    Definition
+    | MeshDecl
+    | HardwareDecl
+    | DimsDecl
+    | DTypeDecl
+    | LeafDecl
+    | OptimizerDecl
+    | SaveDecl
+    | Section
 )
 
 

@@ -14,7 +14,7 @@ from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import declaration_errors, errors
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
-from shardlang.frontend.renames import Renames, rename_line, Tie
+from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import Op, Rename

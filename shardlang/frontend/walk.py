@@ -15,8 +15,8 @@ from shardlang.frontend.syntax import (
     Expr,
     Item,
     LeafDecl,
-    Literal_,
     Negate,
+    NumberRef,
     Product,
     SizeOf,
     TensorRef,
@@ -33,7 +33,7 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
         case Call():
             inside = () if expr.result is None else (expr.result,)
             return (*expr.arguments, *inside)
-        case TensorRef() | Literal_() | SizeOf():
+        case TensorRef() | NumberRef() | SizeOf():
             return ()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from shardlang.ir.ops import Collective, Compute, Op
@@ -63,13 +64,40 @@ class Gradient:
     gradient: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a search for the best plan knows: the plan's cost, and the least that any plan costs.
+
+    Both are in bytes moved by a device, or in seconds for the objective `time`, by the price list
+    named. Plans count that start and end as this one does.
+    """
+
+    objective: Literal["bytes", "time"]
+    prices: str
+    cost: Fraction
+    bound: Fraction
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no plan costs less."""
+        return self.cost == self.bound
+
+    @property
+    def gap(self) -> Fraction:
+        """How far above the least the plan may be, as a share of the bound; 0 where it is optimal."""
+        if self.optimal:
+            return Fraction(0)
+        return (self.cost - self.bound) / self.bound if self.bound else Fraction(1)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A lowered program.
 
     `outputs` are the values that nothing else reads, each in the layout it ends in. `cotangents`
     are what the backward pass is given, one an output. `gradients` are in the order of the leaves.
-    `regathered` are the leaves' copies that the backward pass makes again instead of keeping.
+    `regathered` are the leaves' copies that the backward pass makes again instead of keeping. A plan
+    that was searched for has a `proof`.
     """
 
     program: Program
@@ -82,6 +110,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     warnings: tuple[str, ...] = ()
     keep_gathered: bool = False
+    proof: Proof | None = None
 
     def steps(self) -> Iterator[tuple[Pass, Step]]:
         """Go through both passes in order."""

@@ -215,6 +215,17 @@ class Layout:
             seen.add(axis)
         return tuple(twice)
 
+    def moved(self, other: Layout) -> tuple[Axis, ...]:
+        """Give the axes, by name, that split other places in another layout: those a Permute uses."""
+        found: set[Axis] = set()
+        for old, new in zip(self.sharding, other.sharding, strict=True):
+            same = 0
+            while same < min(len(old), len(new)) and old[same] == new[same]:
+                same += 1
+            found.update(old[same:])
+            found.update(new[same:])
+        return tuple(sorted(found))
+
     def reduced(self) -> Layout:
         """Give the same sharding with nothing left to reduce: also the cotangent's layout."""
         return Layout(self.sharding)

@@ -95,13 +95,7 @@ def _next(array: Array, target: Layout, sizes: dict[str, int]) -> Move:
     if settled:
         return _made(array, AllReduce(tuple(sorted(settled))))
     if permutable(layout, target, sizes):
-        changed = [
-            axis
-            for have, want in zip(layout.sharding, target.sharding, strict=True)
-            if have != want
-            for axis in have
-        ]
-        return Move(Permute(tuple(sorted(set(changed)))), array.with_layout(target))
+        return Move(Permute(layout.moved(target)), array.with_layout(target))
     for index, (have, want) in enumerate(zip(layout.sharding, target.sharding, strict=True)):
         keep = len(prefix(have, want))
         if len(have) > keep:

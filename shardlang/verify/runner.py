@@ -22,15 +22,15 @@ from shardlang.backends.jax.functions import jumps
 from shardlang.backends.jax.layout import stacked_axes, without_axes
 from shardlang.backends.jax.sizes import Numbers
 from shardlang.diagnostics import ShardlangError
-from shardlang.ir.ops import AllReduce, ReduceScatter
+from shardlang.ir.ops import AllReduce, Einsum, ReduceScatter
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Program
-from shardlang.ir.types import Array, DType, DTYPES, Tensor
+from shardlang.ir.types import Array, Dim, DType, DTYPES, Tensor
 from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
 from shardlang.verify.reference import evaluate
 from shardlang.verify.result import ArrayCheck, VerifyResult
-from shardlang.verify.sizes import small_sizes
+from shardlang.verify.sizes import size_notes, small_sizes
 
 TOLERANCES: Mapping[str, float] = {
     "f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 1e-1, "f8e4m3": 0.5, "f8e5m2": 1.0,
@@ -39,6 +39,9 @@ TOLERANCES: Mapping[str, float] = {
 
 ATTEMPTS = 3
 """How many sets of random data may disagree: sums that cancel can make rounding look large."""
+
+LONG_SUM = 32
+"""Up to so many terms a sum of values near 1 is near enough to 1."""
 
 FLOOR = 1e-2
 """Values are held against at least this magnitude: data are near 1."""
@@ -64,7 +67,8 @@ def run_check(
     numbers = small_sizes(plan, sizes)
     mesh = {axis.name: size for axis, size in numbers.axes.items()}
     dims = {dim.name: size for dim, size in numbers.dims.items()}
-    result = VerifyResult(problems=doubled(plan), mesh=mesh, dims=dims)
+    notes = size_notes(plan, numbers, sizes)
+    result = VerifyResult(problems=doubled(plan), notes=notes, mesh=mesh, dims=dims)
     x64 = bool(jax.config.read("jax_enable_x64"))
     try:
         text = emit_jax(plan, {**mesh, **dims}) if text is None else text
@@ -84,6 +88,25 @@ def run_check(
     finally:
         jax.config.update("jax_enable_x64", x64)
     return result.joined(found)
+
+
+def scales(program: Program, sizes: Mapping[Dim, int]) -> dict[str, float]:
+    """Give leaves that are multiplied in long sums a magnitude that keeps the sums near 1.
+
+    It is a power of 2 near 1/sqrt(n) for the longest sum of n terms; else a softmax of such sums
+    would be all 0 and 1, and rounding would decide which.
+    """
+    floats = {x.array.name for x in program.leaves if x.array.tensor.dtype.kind == "float"}
+    found: dict[str, float] = {}
+    for statement_ in program.statements:
+        if statement_.section != "forward" or not isinstance(statement_.op, Einsum):
+            continue
+        terms = math.prod(sizes[dim] for dim in statement_.op.contracted)
+        names = [use.tensor.name for use in statement_.operands if use.tensor.name in floats]
+        if names and terms > LONG_SUM:
+            scale = 2.0 ** -round(math.log2(terms) / 2)
+            found[names[-1]] = min(found.get(names[-1], 1.0), scale)
+    return found
 
 
 def doubled(plan: Plan) -> tuple[str, ...]:
@@ -160,6 +183,7 @@ class _Run:
         ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
         self._plan = without_axes(plan, ones)
         self._numbers = numbers
+        self._scales = scales(plan.program, numbers.dims)
         self._rng = np.random.default_rng(seed)
         self._leaves = tuple(leaf.array for leaf in self._plan.program.leaves)
         self._module: dict[str, Any] = {"__name__": "emitted"}
@@ -178,12 +202,12 @@ class _Run:
         return (self._numbers.parts(over), *shape) if over else shape
 
     def _data(
-        self, shape: tuple[int, ...], dtype: DType, *, positive: bool
+        self, shape: tuple[int, ...], dtype: DType, *, positive: bool, scale: float = 1
     ) -> np.ndarray[Any, Any]:
-        """Make mixed-sign data near 1, or small integers."""
+        """Make mixed-sign data near the scale, or small integers."""
         if dtype.kind == "float":
             signs = 1.0 if positive else self._rng.choice([-1.0, 1.0], shape)
-            values = self._rng.uniform(0.5, 1.5, shape) * signs
+            values = self._rng.uniform(0.5, 1.5, shape) * signs * scale
         else:
             low = -2 if dtype.name.startswith("int") and not positive else 0
             values = self._rng.integers(low, 2, shape)
@@ -193,7 +217,10 @@ class _Run:
     def _reference(self, *, positive: bool) -> _Reference:
         """Make data and compute what they should give, in f64."""
         inputs = tuple(
-            self._data(self._shape(x), x.tensor.dtype, positive=positive) for x in self._leaves
+            self._data(
+                self._shape(x), x.tensor.dtype, positive=positive, scale=self._scales.get(x.name, 1)
+            )
+            for x in self._leaves
         )
         cotangents = tuple(
             self._data(self._shape(x, stacked=False), x.tensor.dtype, positive=False)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from shardlang.backends.jax.sizes import arrays, choose, Numbers, shrink
+from shardlang.backends.jax.sizes import arrays, choose, elements, fitted, Numbers, shrunk
 from shardlang.ir.plan import Plan
 
 DEVICES = 16
 """The largest mesh that is run as the program declares it; a larger one is shrunk."""
 
-
-LARGEST_ARRAY = 2**22
-"""The most elements of an array at sizes that the caller gives."""
+SMALL = 2**14
+"""The most elements of an array for a run at the sizes that the program declares."""
 
 
 def small_sizes(plan: Plan, sizes: Mapping[str, int] | None = None) -> Numbers:
-    """Choose sizes to run a plan at; those in `sizes` are taken as they are, if they are small."""
+    """Choose sizes to run a plan at: those in `sizes` as they are, if one machine holds them.
+
+    Declared ones stay where all of them are small.
+    """
     numbers = choose(plan, sizes)
-    small = shrink(plan, numbers, devices=DEVICES)
-    given = sizes or {}
-    axes = {axis.name: given.get(axis.name, n) for axis, n in small.axes.items()}
-    dims = {dim.name: given.get(dim.name, n) for dim, n in small.dims.items()}
-    elements = (math.prod(dims[dim.name] for dim in x.tensor.dims) for x in arrays(plan))
-    too_large = math.prod(axes.values()) > DEVICES or max(elements, default=0) > LARGEST_ARRAY
-    if too_large:
-        axes = {axis.name: n for axis, n in small.axes.items()}
-        dims = {dim.name: n for dim, n in small.dims.items()}
-    return choose(plan, {**axes, **dims})
+    declared = {*plan.program.sizes.known, *(sizes or {})}
+    small = fitted(plan, numbers, declared, devices=DEVICES)
+    largest = max((elements(array, small) for array in arrays(plan)), default=0)
+    if largest > SMALL or shrunk(numbers, small) or small.devices > DEVICES:
+        small = fitted(plan, numbers, sizes or {}, devices=DEVICES)
+    axes = {axis.name: n for axis, n in small.axes.items()}
+    return choose(plan, {**axes, **{dim.name: n for dim, n in small.dims.items()}})
+
+
+def size_notes(
+    plan: Plan, numbers: Numbers, sizes: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """Say which declared and given sizes a run does not have because they are too large."""
+    words = shrunk(choose(plan, sizes), numbers)
+    return (f"made small for this run: {', '.join(words)}",) if words else ()

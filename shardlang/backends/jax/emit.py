@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Protocol
 
 from shardlang.backends.jax.compute import compute, jax_dtype, Scope
@@ -32,7 +33,7 @@ from shardlang.backends.jax.pretty import (
     parens,
     unpack,
 )
-from shardlang.backends.jax.sizes import arrays, choose, dims_of, Numbers, shrink
+from shardlang.backends.jax.sizes import arrays, choose, dims_of, fitted, Numbers, shrunk
 from shardlang.backends.jax.template import CHECK, LIKE, MAIN, MAIN_GRADIENTS, MODULE
 from shardlang.ir.ops import (
     AllGather,
@@ -78,7 +79,7 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
         for axis, size in numbers.axes.items()
         if size == 1 and (axis.name in declared or axis.name in (sizes or {}))
     )
-    return _Module(plan, without_axes(plan, ones), numbers).text()
+    return _Module(plan, without_axes(plan, ones), numbers, frozenset(sizes or {})).text()
 
 
 @dataclass
@@ -173,8 +174,9 @@ def _suffix(step: Step) -> str:
 class _Module:
     """Writes the module of one plan."""
 
-    def __init__(self, original: Plan, plan: Plan, numbers: Numbers) -> None:
+    def __init__(self, original: Plan, plan: Plan, numbers: Numbers, given: frozenset[str]) -> None:
         self._original = original
+        self._given = given
         self._plan = plan
         self._numbers = numbers
         self._names = _Variables(plan)
@@ -602,14 +604,12 @@ class _Module:
     def _check(self) -> str:
         """Write the reference, main, and what they share."""
         fixed = frozenset(dims_of(self._plan)).difference(*(x.tensor.dims for x in self._leaves))
-        setup = (
-            self._small_setup(fixed)
-            if self._too_large()
-            else [
+        setup = self._small_setup(fixed) if self._too_large() else None
+        if setup is None:
+            setup = [
                 "    axes = MESH_AXES",
                 "    shapes = {name: shape for name, (shape, _, _) in INPUTS.items()}",
             ]
-        )
         combined = [
             f"outputs[{i}].{_COMBINE[x.layout.reduction]}(axis=0)"
             if x.layout.unreduced
@@ -649,9 +649,11 @@ class _Module:
             or max(work, default=0) > CHECK_WORK
         )
 
-    def _small_setup(self, fixed: frozenset[Dim]) -> list[str]:
-        """Write the small mesh and shapes that the check uses instead."""
-        small = shrink(self._plan, self._numbers, devices=CHECK_DEVICES, fixed=fixed)
+    def _small_setup(self, fixed: frozenset[Dim]) -> list[str] | None:
+        """Write the small mesh and shapes that the check uses instead; None if all were given."""
+        small = fitted(self._plan, self._numbers, self._given, devices=CHECK_DEVICES, fixed=fixed)
+        if (small.axes, small.dims) == (self._numbers.axes, self._numbers.dims):
+            return None
         axes = [Entry(f"{quoted(a.name)}: ", str(n)) for a, n in small.axes.items()]
         shapes = [
             Entry(f"{quoted(x.name)}: ", parens(*(str(n) for n in self._shape(x, small))))
@@ -659,6 +661,7 @@ class _Module:
         ]
         return [
             "    # The declared sizes are too large to try here: the same code at small sizes.",
+            *(f"    {comment(line)}" for line in wrap(", ".join(shrunk(self._numbers, small)), 90)),
             *layout("axes = ", dictionary(*axes), 1),
             *layout("shapes = ", dictionary(*shapes), 1),
         ]

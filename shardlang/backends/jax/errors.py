@@ -52,6 +52,45 @@ class BadSize(Mistake):
 
 
 @dataclass(frozen=True)
+class SizesApart(Mistake):
+    """Two sizes for the two names of one dim."""
+
+    code: ClassVar[str] = "SH607"
+    title: ClassVar[str] = "two sizes of one dim"
+
+    old: str
+    old_size: int
+    new: str
+    new_size: int
+
+    def message(self) -> str:
+        """Name both with their sizes."""
+        return (
+            f"{self.old} and {self.new} are one size under two names, "
+            f"but {self.old} is {self.old_size} and {self.new} is {self.new_size}"
+        )
+
+
+@dataclass(frozen=True)
+class NoSizes(Mistake):
+    """Sizes that nobody gave, and an expression that none of those tried makes whole."""
+
+    code: ClassVar[str] = "SH608"
+    title: ClassVar[str] = "no sizes found"
+
+    name: str
+    size: str
+
+    def message(self) -> str:
+        """Name the dim and its expression."""
+        return f"no sizes were found with which {self.name}={self.size} is whole and divides"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "give the sizes in it, as in --set D=64"
+
+
+@dataclass(frozen=True)
 class TooManyDims(Mistake):
     """A step with more dims than an einsum has letters."""
 

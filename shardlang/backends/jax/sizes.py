@@ -1,18 +1,27 @@
 """Gives every dim and axis a number: the declared ones, those that the caller sets, and the rest.
 
 Sizes that nobody gives are small and divide whatever splits them anywhere in the plan. Raises
-`SH601` where a size that was given does not divide, `SH602` where it is no size at all.
+`SH601` where a size that was given does not divide, `SH602` where it is no size at all, `SH607` and
+`SH608` where sizes that belong together can't be chosen so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from shardlang.backends.jax.errors import BadSize, failure, SizeDoesNotDivide
-from shardlang.ir.ops import Rename
+from shardlang.backends.jax.errors import (
+    BadSize,
+    failure,
+    NoSizes,
+    SizeDoesNotDivide,
+    SizesApart,
+)
+from shardlang.backends.jax.relations import Relations
 from shardlang.ir.plan import Plan
+from shardlang.ir.printer import size_expr
+from shardlang.ir.size import BinOp, Name, SizeExpr
 from shardlang.ir.types import Array, Axis, Dim, subscript
 from shardlang.source import Span
 
@@ -23,6 +32,12 @@ OPEN_AXES = 6
 """How many axes that nobody sized get more than one device."""
 
 LARGEST = 2**62
+
+GIVEN_DEVICES = 64
+"""The largest mesh that is simulated because somebody gave it."""
+
+GIVEN_ELEMENTS = 2**24
+"""The most elements of an array that is made at the sizes that somebody gave."""
 
 
 @dataclass(frozen=True)
@@ -65,34 +80,57 @@ def axes_of(plan: Plan) -> tuple[Axis, ...]:
     return tuple(dict.fromkeys((*(info.axis for info in plan.program.mesh.axes), *used)))
 
 
-def renamings(plan: Plan) -> Mapping[Dim, Dim]:
-    """Give each dim one that stands for all that a Rename makes equal to it in size."""
-    stands: dict[Dim, Dim] = {dim: dim for dim in dims_of(plan)}
-    pairs = [
-        pair
-        for _, step in plan.steps()
-        if isinstance(step.op, Rename)
-        for pair in zip(step.inputs[0].tensor.dims, step.op.dims, strict=True)
-    ]
-    for left, right in pairs:
-        old, new = stands[right], stands[left]
-        stands = {dim: new if root == old else root for dim, root in stands.items()}
-    return stands
+@dataclass(frozen=True)
+class _Sizing:
+    """What a choice of sizes has to respect: relations, and the tuples of axes that split dims."""
 
+    plan: Plan
+    relations: Relations
+    splits: Mapping[str, set[tuple[Axis, ...]]]
 
-def splits(plan: Plan) -> Mapping[Dim, set[tuple[Axis, ...]]]:
-    """List the tuples of axes that split each dim, or one of its renamings, anywhere in the plan."""
-    stands = renamings(plan)
-    found: dict[Dim, set[tuple[Axis, ...]]] = {root: set() for root in stands.values()}
-    for array in arrays(plan):
-        for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
-            found[stands[dim]].add(axes)
-    return {dim: found[root] - {()} for dim, root in stands.items()}
+    @staticmethod
+    def of(plan: Plan, own: Container[str]) -> _Sizing:
+        """Look through a plan; of the dims in `own` the declared expressions don't count."""
+        relations = Relations.of(plan, (dim.name for dim in dims_of(plan)), own)
+        splits: dict[str, set[tuple[Axis, ...]]] = {x: set() for x in relations.stands.values()}
+        for array in arrays(plan):
+            for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
+                splits[relations.stands[dim.name]].add(axes)
+        return _Sizing(plan, relations, splits)
+
+    def root(self, dim: Dim) -> str:
+        """Give the name that stands for a dim's size."""
+        return self.relations.stands[dim.name]
+
+    def solve(
+        self, fixed: Mapping[str, int], axes: Mapping[Axis, int], few: tuple[int, int, int]
+    ) -> dict[Dim, int] | tuple[str, SizeExpr]:
+        """Give every dim a size; an open one is a few times what its axes need.
+
+        `few` are the least factor, the step to the next dim's, and after how many it starts again.
+        """
+        parts = {name: _needed(over, axes) for name, over in self.splits.items()}
+        least, step, period = few
+        start: dict[str, int] = {}
+        for index, dim in enumerate(dims_of(self.plan)):
+            factor = least + step * (index % period)
+            start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
+        for name in self.relations.stands.values():
+            start.setdefault(name, parts[name] * least)
+        by_name = {axis.name: size for axis, size in axes.items()}
+        found = self.relations.solve(fixed, start, by_name, parts)
+        if isinstance(found, tuple):
+            return found
+        return {dim: found[self.root(dim)] for dim in dims_of(self.plan)}
 
 
 def choose(plan: Plan, given: Mapping[str, int] | None = None) -> Numbers:
-    """Size everything; a dim that nobody sized is some times what its axes need."""
-    known = {**plan.program.sizes.known, **(given or {})}
+    """Size everything; a dim that nobody sized is some times what its axes need.
+
+    Sizes that belong together (`F=4*D`, a Rename's two names) stay so; `given` ones win.
+    """
+    given = given or {}
+    known = {**plan.program.sizes.known, **given}
     for name, size in known.items():
         if not 1 <= size <= LARGEST:
             raise failure(plan, BadSize(name, size))
@@ -104,20 +142,34 @@ def choose(plan: Plan, given: Mapping[str, int] | None = None) -> Numbers:
             size = OPEN_AXIS if len(chosen) < OPEN_AXES else 1
             chosen.append(axis.name)
         axes[axis] = size
-    dims: dict[Dim, int] = {}
-    stands, split = renamings(plan), splits(plan)
-    given_by_root = {stands[dim]: known[dim.name] for dim in stands if dim.name in known}
-    for index, dim in enumerate(stands):
-        size = known.get(dim.name, given_by_root.get(stands[dim]))
-        if size is None:
-            size = _needed(split[dim], axes) * (4 + 2 * (index % 4))
-            given_by_root[stands[dim]] = size
-        if dim.name not in known:
-            chosen.append(dim.name)
-        dims[dim] = size
+    sizing = _Sizing.of(plan, frozenset(given))
+    fixed = _fixed(plan, sizing.relations, given)
+    dims = sizing.solve(fixed, axes, (4, 2, 4))
+    if isinstance(dims, tuple):
+        raise failure(plan, NoSizes(dims[0], size_expr(dims[1])))
+    settled = sizing.relations.settled(fixed, {axis.name: size for axis, size in axes.items()})
+    chosen += [dim.name for dim in dims if sizing.root(dim) not in settled]
     numbers = Numbers(axes, dims, tuple(chosen))
     _check(plan, numbers)
     return numbers
+
+
+def _fixed(plan: Plan, relations: Relations, given: Mapping[str, int]) -> dict[str, int]:
+    """Give the sizes that are numbers, by what stands for them; given ones before declared ones."""
+    fixed: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    for name, size in given.items():
+        root = relations.stands.get(name)
+        if root is None:
+            continue
+        if fixed.setdefault(root, size) != size:
+            raise failure(plan, SizesApart(owner[root], fixed[root], name, size))
+        owner.setdefault(root, name)
+    for info in plan.program.dims:
+        symbolic = isinstance(info.declared, Name | BinOp)
+        if info.size is not None and info.dim.name in relations.stands and not symbolic:
+            fixed.setdefault(relations.stands[info.dim.name], info.size)
+    return fixed
 
 
 def _needed(split: set[tuple[Axis, ...]], axes: Mapping[Axis, int]) -> int:
@@ -131,27 +183,91 @@ def shrink(
     *,
     devices: int,
     fixed: frozenset[Dim] = frozenset(),
+    keep: frozenset[str] = frozenset(),
 ) -> Numbers:
     """Give small sizes of the same kind, for a run on one machine.
 
     Axes keep their size while the mesh has at most `devices` devices; else each shrinks to 2 (or
-    to its least factor, where it splits a `fixed` dim), and to 1 from the seventh on. Dims become
-    small, with different sizes for neighbours, but for the fixed ones.
+    to its least factor, where it splits a dim that stays), and to 1 from the seventh on. Dims
+    become small, with different sizes for neighbours, but for the fixed ones and what hangs
+    together with them. Dims and axes named in `keep` stay too.
     """
+    sizing = _Sizing.of(plan, keep)
+    bound = sizing.relations.together(dim.name for dim in fixed)
+    stay = {sizing.root(dim) for dim in numbers.dims if dim.name in keep} | bound
+    values = {sizing.root(d): n for d, n in numbers.dims.items() if sizing.root(d) in stay}
     axes = dict(numbers.axes)
-    stands, split = renamings(plan), splits(plan)
     if numbers.devices > devices:
-        bound = {axis for dim in fixed for over in split[dim] for axis in over}
-        big = [axis for axis, size in axes.items() if size > 1]
+        by_name = {axis.name: size for axis, size in axes.items()}
+        firm = sizing.relations.settled(values, by_name).keys() & sizing.splits.keys()
+        tight = {axis for name in firm for over in sizing.splits[name] for axis in over}
+        big = [axis for axis, size in axes.items() if size > 1 and axis.name not in keep]
         for axis in big:
             size = axes[axis]
-            least = next(n for n in range(2, size + 1) if size % n == 0) if axis in bound else 2
+            least = next(n for n in range(2, size + 1) if size % n == 0) if axis in tight else 2
             axes[axis] = least if big.index(axis) < 6 else 1
-    small: dict[Dim, int] = {stands[dim]: numbers.dims[dim] for dim in fixed}
-    for index, dim in enumerate(numbers.dims):
-        small.setdefault(stands[dim], _needed(split[dim], axes) * (2 + index % 3))
-    dims = {dim: small[stands[dim]] for dim in numbers.dims}
-    return Numbers(axes, dims, numbers.chosen)
+    dims = sizing.solve(values, axes, (2, 1, 3))
+    return numbers if isinstance(dims, tuple) else Numbers(axes, dims, numbers.chosen)
+
+
+def fitted(
+    plan: Plan,
+    numbers: Numbers,
+    given: Iterable[str],
+    *,
+    devices: int,
+    fixed: frozenset[Dim] = frozenset(),
+) -> Numbers:
+    """Shrink for a run on one machine, but keep what is given as far as one machine holds it.
+
+    A mesh with a given axis may have `GIVEN_DEVICES`, an array `GIVEN_ELEMENTS`. Past that the mesh
+    shrinks as a whole, and of dims the largest given one of the largest array, until all fit.
+    """
+    keep = set(given)
+    if any(axis.name in keep for axis in numbers.axes):
+        limit = max(devices, GIVEN_DEVICES)
+        small = shrink(plan, numbers, devices=limit, fixed=fixed, keep=frozenset(keep))
+        if small.devices > limit:
+            keep -= {axis.name for axis in numbers.axes}
+        else:
+            devices = limit
+    while True:
+        small = shrink(plan, numbers, devices=devices, fixed=fixed, keep=frozenset(keep))
+        drop = _excess(plan, small, keep)
+        if drop is None:
+            return small
+        keep -= drop
+
+
+def _excess(plan: Plan, numbers: Numbers, keep: set[str]) -> set[str] | None:
+    """Name the dims of one size that have to shrink before all arrays fit on one machine."""
+    largest = max(arrays(plan), key=lambda x: elements(x, numbers), default=None)
+    if largest is None or elements(largest, numbers) <= GIVEN_ELEMENTS:
+        return None
+    kept = [dim for dim in numbers.dims if dim.name in keep]
+    if not kept:
+        return None
+    inside = [dim for dim in kept if dim in largest.tensor.dims] or kept
+    size = max(numbers.dims[dim] for dim in inside)
+    return {dim.name for dim in inside if numbers.dims[dim] == size}
+
+
+def elements(array: Array, numbers: Numbers) -> int:
+    """Say how many elements an array has in all."""
+    return math.prod(numbers.dims[dim] for dim in array.tensor.dims)
+
+
+def shrunk(numbers: Numbers, small: Numbers) -> tuple[str, ...]:
+    """Say which of the sizes that somebody gave are others in a small run: `T=4096 to 8`."""
+    pairs = [
+        *((axis.name, size, small.axes[axis]) for axis, size in numbers.axes.items()),
+        *((dim.name, size, small.dims[dim]) for dim, size in numbers.dims.items()),
+    ]
+    return tuple(
+        f"{name}={size} to {now}"
+        for name, size, now in pairs
+        if size != now and name not in numbers.chosen
+    )
 
 
 def _placed(plan: Plan) -> Iterator[tuple[Array, Span | None]]:

@@ -10,6 +10,7 @@ from shardlang.frontend.resolve import load_text, Overrides
 from shardlang.ir.plan import Plan
 from shardlang.ir.printer import print_plan, statement
 from shardlang.passes import lower
+from shardlang.rules.price import book_bytes
 
 
 def plan_of(text: str, mesh: str = "X, Y", **sizes: int) -> Plan:
@@ -241,6 +242,66 @@ y[B_X, S, D_Y] = O ·_N W_o[N_Y, D] + x
 
     assert 1 == sum(text.startswith("AllGather_Y(x") for text in forward)
     assert 1 == sum("dx" in text for text in backward)
+
+
+PRICED = [
+    # Sizes decide, and whole routes are compared: the gather of one axis changes what others move.
+    ("C[I, K_X] = A[I_Y, J_X] ·_J B[J_X, K]", {"X": 8, "Y": 4, "I": 224, "J": 128, "K": 64}, 10752),
+    ("C[I, K] = A[I_Y, J_X] ·_J B[J, K]", {"X": 4, "Y": 2, "I": 64, "J": 64, "K": 32}, 8192),
+    ("C = A[I_Y, J_X] ·_J B[J, K_Y]", {"X": 4, "Y": 2, "I": 104, "J": 64, "K": 52}, 13312),
+    ("A[I_X, J_Y] -> A[I, J_X]", {"X": 4, "Y": 2, "I": 64, "J": 64}, 4096),
+    ("A[I, J_XY] -> A[I_X, J]", {"X": 4, "Y": 2, "I": 64, "J": 64}, 4096),
+    ("C[I, K] = A[I, J]{U_X} ·_J B[J, K]{U_X}", {"X": 4, "I": 8, "J": 64, "K": 64}, 4096),
+]
+
+
+@pytest.mark.parametrize(("text", "sizes", "expected"), PRICED)
+def test_sizes_choose_the_cheaper_whole(text: str, sizes: dict[str, int], expected: int) -> None:
+    """Where the rules leave a choice to sizes, the bytes of the whole operation decide."""
+    mesh = ", ".join(axis for axis in "XY" if axis in sizes)
+    plan = plan_of(text, mesh, **sizes)
+    moved = [book_bytes(s.op, s.inputs[0], s.output) for s in plan.forward if s.is_collective]
+
+    assert expected == sum(size.evaluate(sizes).number or 0 for size in moved)
+
+
+CONDITIONS = [
+    ("C[I, K] = A[I_Y, J_X] ·_J B[J, K]", "gather A", "J*X*Y + J*Y < J*X + K*X*Y"),
+    ("C[I, K] = A[I, J_X] ·_J B[J, K]", "slice B", "2*K < J"),
+    ("C[I_X, K] = A[I, J_X] ·_J B[J, K]", "slice B", "K < J"),
+    ("C[I_X, K] = A[I, J_X] ·_J B[J, K]", "AllToAll", "always"),
+    ("C[I, K] = A[I, J]{U_X} ·_J B[J, K]{U_X}", "leave B", "I < K"),
+    ("C = A[I_X, J] ·_J B[J, K_X]", "gather A", "I < K"),
+    ("C[I, K] = A[I_X, J] ·_J B[J, K]", "gather A", "J < K"),
+]
+
+
+@pytest.mark.parametrize(("text", "instead", "condition"), CONDITIONS)
+def test_open_choices_carry_their_condition(text: str, instead: str, condition: str) -> None:
+    """Without sizes the answer says when the other choice is cheaper (worked out by hand)."""
+    found = {
+        a.instead: a.cheaper_when
+        for a in lower(load_text(f"mesh X, Y\n{text}\n"), forward_only=True).alternatives
+    }
+
+    assert [condition] == [when for words, when in found.items() if words.startswith(instead)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A[I_X] -> B[I]{max_X}",
+        "gelu(A[I]{max_X}) -> B[I]{max_X}",
+        "C[I] = exp(A[I])\nD[I] = exp(C[I]{max_X})",
+        "A[I]{max_X} -> B[I]{max_X}",
+    ],
+)
+def test_partial_maxima_come_from_maxima_alone(text: str) -> None:
+    """Asking for them elsewhere is an error with a place, not a plan."""
+    with pytest.raises(ShardlangError) as caught:
+        plan_of(text)
+
+    assert ["SH304"] == [d.code for d in caught.value.diagnostics]
 
 
 def test_names_of_sums_do_not_meet_gradients() -> None:

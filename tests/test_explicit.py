@@ -184,3 +184,42 @@ def test_steps_are_the_lines() -> None:
         statement(step) for step in (*plan.forward, *plan.backward)
     ]
     assert all(isinstance(step, Step) for step in plan.forward)
+
+
+SMALL = """mesh X=4
+forward:
+  C[I, K]{U_X} = A[I, J_X] ·_J B[J_X, K]
+  C[I, K] = AllReduce_X(C[I, K]{U_X})
+backward:
+  dB[J_X, K] = A[I, J_X] ·_I dC[I, K]
+  dA[I, J_X] = dC[I, K] ·_K B[J_X, K]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "near"), [("·_K B", "·_K Bzz", None), ("dC[I, K] ·_K", "dCz[I, K] ·_K", "dC")]
+)
+def test_a_name_that_the_forward_pass_lacks_is_an_error(
+    old: str, new: str, near: str | None
+) -> None:
+    """What `backward:` is the first to read is no leaf but a misspelt name."""
+    (found,) = check(load_text(SMALL.replace(old, new)))
+
+    assert (found.severity, found.line) == ("error", 7)
+    assert near is None or near in (found.hint or "")
+
+
+def test_a_parameter_without_a_gradient_gets_a_warning() -> None:
+    """A backward pass may leave out the gradient of an input, hardly that of a weight."""
+    lines = [line for line in explicit_text("fsdp").splitlines() if "dW_in" not in line]
+    found = check(load_text("\n".join(lines) + "\n"))
+
+    assert [("warning", "SH453")] == [(d.severity, d.code) for d in found]
+
+
+def test_a_misspelt_result_gets_a_warning() -> None:
+    """Its name is an output then, and the backward pass knows nothing of it."""
+    text = explicit_text("tp").replace("  Tmp[B, F_Y] =", "  Tmpzz[B, F_Y] =")
+    found = check(load_text(text))
+
+    assert ["SH454"] == [d.code for d in found]

@@ -80,18 +80,23 @@ def _line(state: Lowering, line: Line) -> None:
     arrays = [state.array(tensor) for tensor in line.operands]
     wish = None if line.of is None else state.home[line.of.name].reduced()
     view = line.of is not None and line.of.name in state.views
+
+    def end(made: Array) -> Layout:
+        """Give the layout that the result is left in."""
+        if line.kind == "contribution" or view:
+            return made.layout
+        return made.layout.reduced() if wish is None else wish
+
     if line.adds:
         assert wish is not None
         made = _add(state, line, arrays, wish)
         because = Reason("gradient", f"the gradient of {line.of} lives as its value does")
     else:
-        made, decision = state.compute(line.op, tuple(arrays), line.result, wish, line.span)
-        because = decision.because
-    if line.kind == "part":
-        wish = made.layout.reduced()
-    if line.kind != "contribution" and not view:
-        assert wish is not None
-        made = state.follow(made, route(made, wish, state.sizes), because, line.span)
+        made, decision = state.compute(
+            line.op, tuple(arrays), line.result, wish, line.span, end=end
+        )
+        because = decision.reasons(None)
+    made = state.follow(made, route(made, end(made), state.sizes), because, line.span)
     state.home.setdefault(line.result.name, made.layout)
 
 

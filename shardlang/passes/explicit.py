@@ -6,7 +6,9 @@ diagnostic at each line that is not legal; the rest is checked as if that line w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
 from shardlang.ir.ops import Compute, Linear, Relayout
@@ -17,17 +19,20 @@ from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.adjoint import gradient_of, relays
 from shardlang.passes.infer import stated_layout
 from shardlang.passes.live import alive, mark_critical
-from shardlang.passes.reshard import route
+from shardlang.passes.reshard import reachable, route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.errors import (
     DefinedTwice,
+    FirstInBackward,
     IllegalStep,
     LeafElsewhere,
     LocalResult,
+    NoGradient,
     NotAvailable,
     Repeated,
     UnknownGradient,
     Unused,
+    UnusedCotangent,
     WrongCotangent,
     WrongGradient,
 )
@@ -90,6 +95,31 @@ class _Checker:
             return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
         return local(statement.op, arrays, statement.result, statement.target)
 
+    def strangers(self, statements: Iterable[Statement]) -> None:
+        """Report leaves that the backward pass is the first to read."""
+        before = {use.tensor.name for s in statements for use in s.operands}
+        before |= {s.result.name for s in statements}
+        known = sorted(before | set(self.cotangents))
+        for leaf in self.program.leaves:
+            if not leaf.declared and leaf.array.name not in before:
+                near = tuple(get_close_matches(leaf.array.name, known, n=2))
+                self.reporter.report(leaf.span, FirstInBackward(leaf.array.name, near))
+
+    def left_out(self, gradients: Iterable[Gradient]) -> None:
+        """Warn of parameters that get no gradient, and of outputs whose cotangent nothing reads."""
+        found = {gradient.leaf.tensor for gradient in gradients}
+        weights = [leaf for leaf in self.program.leaves if leaf.kind == "param"]
+        for leaf in weights:
+            made = gradient_of(leaf.array.tensor).name in self.at_hand
+            if leaf.differentiable and leaf.array.tensor not in found and not made:
+                self.reporter.report(leaf.span, NoGradient(leaf.array.name))
+        read = {array.name for array in self.read}
+        for name, output in self.outputs.items():
+            if name not in read and name not in self.computed:
+                self.reporter.report(
+                    self.spans.get(output, Span(0, 0)), UnusedCotangent(output.name)
+                )
+
     def operand(self, use: Use, *, moved: bool) -> Array:
         """Give an operand, which has to be at hand in the layout that the line names."""
         known = self.at_hand.get(use.tensor.name, {})
@@ -141,7 +171,7 @@ class _Checker:
 
     def missing(self, source: Array, wanted: Array) -> str | None:
         """Give the lines that lead from one layout to another."""
-        if source.layout == wanted.layout:
+        if source.layout == wanted.layout or not reachable(source.layout, wanted.layout):
             return None
         lines: list[str] = []
         array = source
@@ -270,9 +300,12 @@ def check_explicit(
         for statement in program.statements:
             if statement.section == "backward":
                 checker.line(statement)
+        checker.strangers(statements)
         gradients = checker.gradients()
+        checker.left_out(gradients)
     backward = tuple(checker.steps)
-    checker.unused(list(forward), outputs, [g.gradient for g in gradients])
+    if not reporter.errors:  # what is wrong leaves much unused
+        checker.unused(list(forward), outputs, [g.gradient for g in gradients])
     forward, backward = mark_critical(program, forward, backward, tuple(outputs), gradients)
     return Plan(
         program,

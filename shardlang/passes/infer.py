@@ -6,24 +6,24 @@ before, and every result is in its declared layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from shardlang.diagnostics import Reporter
 from shardlang.ir.ops import Compute, Linear, Permute, Relayout, Rename
 from shardlang.ir.plan import Step
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, Axis, Layout, partial_marker
 from shardlang.passes.lowering import Lowering, Reason
-from shardlang.passes.reshard import route
+from shardlang.passes.reshard import reachable, route
 from shardlang.rules.collectives import Illegal, permutable, relayout
-from shardlang.rules.errors import CannotCommunicate, IllegalStep, LocalResult
-from shardlang.rules.situation import Because
+from shardlang.rules.errors import CannotCommunicate, IllegalStep, LocalResult, NoPartialMaxima
+from shardlang.rules.local import partial_axes
 from shardlang.source import Span
 
 
 def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -> None:
     """Append the steps of one statement; a mistake is reported and its result taken as declared."""
-    if isinstance(statement.op, Rename):
+    if not _possible(state, statement, reporter):
+        made = None
+    elif isinstance(statement.op, Rename):
         made = _view(state, statement)
     elif isinstance(statement.op, Relayout):
         made = _explicit_relayout(state, statement, reporter)
@@ -36,6 +36,26 @@ def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -
         state.give(Array(statement.result, layout))
         return
     state.home.setdefault(statement.result.name, made.layout)
+
+
+def _possible(state: Lowering, statement: Statement, reporter: Reporter) -> bool:
+    """Report partial maxima that nothing can make: an operand's, or a declared result's."""
+    possible = True
+    for use in statement.operands:
+        home = state.array(use.tensor).layout
+        if use.layout is not None and not reachable(home, use.layout):
+            wanted, there = Array(use.tensor, use.layout), Array(use.tensor, home)
+            reporter.report(use.span, NoPartialMaxima(str(wanted), str(there)))
+            possible = False
+    target = statement.target
+    if possible and target is not None and target.reduction != "sum" and target.unreduced:
+        arrays = tuple(operand(state, statement, i) for i in range(len(statement.operands)))
+        made = partial_axes(statement.op, arrays)
+        if not (made.reduction == target.reduction and target.unreduced <= made.unreduced):
+            wanted = Array(statement.result, target)
+            reporter.report(statement.span, NoPartialMaxima(str(wanted), None))
+            possible = False
+    return possible
 
 
 def operand(state: Lowering, statement: Statement, index: int) -> Array:
@@ -126,16 +146,16 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     if statement.keep_unreduced:
         return _local_only(state, statement, arrays, reporter)
     wish = statement.target or statement.hint
-    made, decision = state.compute(statement.op, arrays, statement.result, wish, statement.span)
-    return finish(state, made, statement, decision.because)
 
+    def end(made: Array) -> Layout:
+        """Give the declared layout, or with none declared the one with nothing left to reduce."""
+        return _reduced(made, statement.hint) if statement.target is None else statement.target
 
-def finish(
-    state: Lowering, made: Array, statement: Statement, because: Mapping[Axis, Because]
-) -> Array:
-    """Bring a result to its declared layout, or with none declared reduce what is unreduced."""
-    target = statement.target if statement.target is not None else _reduced(made, statement.hint)
-    return state.follow(made, route(made, target, state.sizes), because, statement.span)
+    made, decision = state.compute(
+        statement.op, arrays, statement.result, wish, statement.span, end=end
+    )
+    moves = route(made, end(made), state.sizes)
+    return state.follow(made, moves, decision.reasons(None), statement.span)
 
 
 def _reduced(made: Array, hint: Layout | None) -> Layout:

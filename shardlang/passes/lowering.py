@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from shardlang.ir.ops import Collective, Compute, Rename
+from shardlang.ir.ops import Compute, Rename
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Layout, Tensor
-from shardlang.passes.reshard import Move, route
+from shardlang.passes.reshard import Move, nominal, route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
 from shardlang.rules.price import book_bytes
 from shardlang.rules.situation import Because, decide, Decision
 from shardlang.source import Span
-
-NOMINAL = 8
-"""What a size that is not known counts as, where two ways to the same layout are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +125,8 @@ class Lowering:
         return self.follow(source, moves, why, span)
 
     def price(self, source: Array, moves: list[Move]) -> tuple[int, Fraction, bool, int]:
-        """Order routes to a layout: by collectives, then by bytes at nominal sizes, then from home."""
-        collectives, moved, array = 0, Fraction(0), source
-        for move in moves:
-            size = book_bytes(move.op, array, move.output).evaluate(self.sizes)
-            nominal = {name: NOMINAL for name, _ in size.powers}
-            moved += size.evaluate(nominal).coefficient
-            collectives += isinstance(move.op, Collective)
-            array = move.output
+        """Order routes to a layout: by collectives, then by nominal bytes, then from home."""
+        moved, collectives = nominal(source, moves, self.sizes)
         return collectives, moved, source.layout != self.home[source.name], len(moves)
 
     def follow(
@@ -159,12 +151,22 @@ class Lowering:
         result: Tensor,
         wish: Layout | None,
         span: Span | None = None,
+        *,
+        end: Callable[[Array], Layout] | None = None,
     ) -> tuple[Array, Decision]:
-        """Append an operation with what its operands need; its result is as the rules leave it."""
-        decision = decide(op, arrays, result, wish, self.sizes)
+        """Append an operation with what its operands need; its result is as the rules leave it.
+
+        `end` gives the layout that the caller will bring the result to, for prices.
+        """
+
+        def price(decision: Decision) -> tuple[Monomial, ...]:
+            return self.moved(arrays, Array(result, decision.result), decision, end)
+
+        decision = decide(op, arrays, result, wish, self.sizes, price)
         ready: list[Array] = []
-        for array, stages in zip(arrays, decision.stages, strict=True):
-            made = [self.obtain(array.tensor, stage, decision.because, span) for stage in stages]
+        for place, (array, stages) in enumerate(zip(arrays, decision.stages, strict=True)):
+            why = decision.reasons(place)
+            made = [self.obtain(array.tensor, stage, why, span) for stage in stages]
             ready.append(made[-1])
         output = Array(result, decision.result)
         made = self.add(Step(op, tuple(ready), output, _main_rule(decision), "", span=span))
@@ -173,6 +175,29 @@ class Lowering:
                 Alternative(expression_of(op, arrays, output), choice.instead, choice.cheaper_when)
             )
         return made, decision
+
+    def moved(
+        self,
+        arrays: tuple[Array, ...],
+        made: Array,
+        decision: Decision,
+        end: Callable[[Array], Layout] | None,
+    ) -> tuple[Monomial, ...]:
+        """Give the bytes of each collective that a decision asks for, operands and result."""
+        terms: list[Monomial] = []
+        legs = [
+            (array, stage)
+            for array, stages in zip(arrays, decision.stages, strict=True)
+            for array, stage in zip((array, *map(array.with_layout, stages)), stages, strict=False)
+        ]
+        if end is not None:
+            legs.append((made, end(made)))
+        for start, goal in legs:
+            array = start
+            for move in route(start, goal, self.sizes):
+                terms.append(book_bytes(move.op, array, move.output))
+                array = move.output
+        return tuple(term for term in terms if term.coefficient)
 
     def local(
         self, op: Compute, arrays: tuple[Array, ...], result: Tensor, span: Span | None

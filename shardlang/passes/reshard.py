@@ -7,13 +7,15 @@ precedes a slice that could have come before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
     AllToAll,
+    Collective,
     Mask,
     Permute,
     ReduceScatter,
@@ -22,6 +24,7 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.types import Array, Axis, Layout
 from shardlang.rules.collectives import Illegal, permutable, relayout
+from shardlang.rules.price import book_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,61 @@ def prefix(left: tuple[Axis, ...], right: tuple[Axis, ...]) -> tuple[Axis, ...]:
     return left[:length]
 
 
-def route(array: Array, target: Layout, sizes: dict[str, int]) -> list[Move]:
-    """Give the moves that bring an array into a layout of the same tensor."""
+def route(array: Array, target: Layout, sizes: Mapping[str, int]) -> list[Move]:
+    """Give the moves that bring an array into a layout of the same tensor.
+
+    Where only a gather leads on and there are several to begin with, all are tried, and the fewest
+    bytes taken, at nominal sizes where sizes are not known.
+    """
     moves: list[Move] = []
     current = array
     while current.layout != target:
         move = _next(current, target, sizes)
+        if move is None:
+            gathers = _gathers(current, target)
+            rests = [[gather, *route(gather.output, target, sizes)] for gather in gathers]
+            return [*moves, *min(rests, key=lambda rest: nominal(current, rest, sizes))]
         current = move.output
         moves.append(move)
     return moves
+
+
+def reachable(layout: Layout, target: Layout) -> bool:
+    """Say whether a layout can be made from another: partial maxima come from a maximum alone."""
+    if target.reduction == "sum" or not target.unreduced:
+        return True
+    return layout.reduction == target.reduction and target.unreduced <= layout.unreduced
+
+
+NOMINAL_AXIS, NOMINAL_DIM = 4, 4096
+"""What sizes count as that are not known, where routes are compared."""
+
+
+def nominal(array: Array, moves: list[Move], sizes: Mapping[str, int]) -> tuple[Fraction, int]:
+    """Give what a route moves, with nominal sizes for those not known, and its collectives."""
+    dims = {dim.name for dim in array.tensor.dims}
+    total, count = Fraction(0), 0
+    for move in moves:
+        size = book_bytes(move.op, array, move.output).evaluate(sizes)
+        guessed = {n: NOMINAL_DIM if n in dims else NOMINAL_AXIS for n, _ in size.powers}
+        total += size.evaluate(guessed).coefficient
+        count += isinstance(move.op, Collective)
+        array = move.output
+    return total, count
+
+
+def _gathers(array: Array, target: Layout) -> list[Move]:
+    """Give every gather that takes axes off which are not where the target has them.
+
+    Of a dim's axes all that are too many come first, then fewer: the rest may still move elsewhere.
+    """
+    found: list[Move] = []
+    for dim, have, want in zip(
+        array.tensor.dims, array.layout.sharding, target.sharding, strict=True
+    ):
+        keep = len(prefix(have, want))
+        found.extend(_made(array, AllGather(have[first:], dim)) for first in range(keep, len(have)))
+    return found
 
 
 def _made(array: Array, op: Relayout) -> Move:
@@ -71,7 +120,8 @@ def _leading(axes: tuple[Axis, ...], allowed: frozenset[Axis] | set[Axis]) -> tu
     return axes[:length]
 
 
-def _next(array: Array, target: Layout, sizes: dict[str, int]) -> Move:
+def _next(array: Array, target: Layout, sizes: Mapping[str, int]) -> Move | None:
+    """Give the next move that needs no choice, or None where only a gather leads on."""
     layout, dims = array.layout, array.tensor.dims
     sums = layout.unreduced if layout.reduction == "sum" else frozenset[Axis]()
     for index, wanted in _missing(array, target):
@@ -96,10 +146,11 @@ def _next(array: Array, target: Layout, sizes: dict[str, int]) -> Move:
         return _made(array, AllReduce(tuple(sorted(settled))))
     if permutable(layout, target, sizes):
         return Move(Permute(layout.moved(target)), array.with_layout(target))
-    for index, (have, want) in enumerate(zip(layout.sharding, target.sharding, strict=True)):
-        keep = len(prefix(have, want))
-        if len(have) > keep:
-            return _made(array, AllGather(have[keep:], dims[index]))
+    if any(
+        len(have) > len(prefix(have, want))
+        for have, want in zip(layout.sharding, target.sharding, strict=True)
+    ):
+        return None
     free = target.unreduced - layout.used
     if free and target.reduction == "sum":
         return _made(array, Mask(tuple(sorted(free))))

@@ -7,6 +7,7 @@ blocks of Y are neighbours on a device's ring and gathering X alone would interl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardlang.ir.ops import (
@@ -128,7 +129,7 @@ def relayout(op: Relayout, array: Array) -> Layout | Illegal:
             raise TypeError("a Permute is typed by its two layouts: see permutable")
 
 
-def permutable(before: Layout, after: Layout, sizes: dict[str, int]) -> bool:
+def permutable(before: Layout, after: Layout, sizes: Mapping[str, int]) -> bool:
     """Say whether whole shards can be sent from one layout to make the other.
 
     Both need the same unreduced axes and, dim by dim, the same number of shards; axes whose size is

@@ -66,6 +66,26 @@ class CannotCommunicate(Mistake):
 
 
 @dataclass(frozen=True)
+class NoPartialMaxima(Mistake):
+    """`B[I]{max_X} = A[I_X]`: only a maximum over a split dim leaves partial maxima."""
+
+    code: ClassVar[str] = "SH304"
+    title: ClassVar[str] = "no partial maxima"
+
+    wanted: str
+    home: str | None
+
+    def message(self) -> str:
+        """Say what can't be made."""
+        where = f" from {self.home}" if self.home is not None else " here"
+        return f"{self.wanted} can't be made{where}: a whole value holds no partial maxima"
+
+    def hint(self) -> str | None:
+        """Say what leaves them."""
+        return "max_J(A[I, J_X]) leaves them over X; leave the marker out otherwise"
+
+
+@dataclass(frozen=True)
 class NotAvailable(Mistake):
     """`Tmp = In[B_X, D] ·_D W`: no earlier line made `In[B_X, D]`."""
 
@@ -162,6 +182,65 @@ class LeafElsewhere(Mistake):
     def hint(self) -> str | None:
         """Give the line that is missing."""
         return None if self.step is None else f"add: {self.step}"
+
+
+@dataclass(frozen=True)
+class FirstInBackward(Mistake):
+    """`backward:` reads `Bzz[J_X, K]`, which the forward pass neither makes nor reads."""
+
+    code: ClassVar[str] = "SH407"
+    title: ClassVar[str] = "not known from the forward pass"
+
+    name: str
+    near: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say that nothing gives it."""
+        return (
+            f"{self.name} is neither made nor read by the forward pass, and nothing here makes it"
+        )
+
+    def hint(self) -> str | None:
+        """Offer the nearest name."""
+        return f"did you mean {' or '.join(self.near)}?" if self.near else None
+
+
+@dataclass(frozen=True)
+class NoGradient(Mistake):
+    """`backward:` makes gradients, but none of the parameter W."""
+
+    code: ClassVar[str] = "SH453"
+    title: ClassVar[str] = "a parameter without a gradient"
+    severity: ClassVar[Severity] = "warning"
+
+    leaf: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"the backward pass makes no gradient of the parameter {self.leaf}"
+
+    def hint(self) -> str | None:
+        """Say what would be one."""
+        return f"a line that defines d{self.leaf}"
+
+
+@dataclass(frozen=True)
+class UnusedCotangent(Mistake):
+    """`Out` ends the forward pass, and no line of `backward:` reads dOut."""
+
+    code: ClassVar[str] = "SH454"
+    title: ClassVar[str] = "an output that the backward pass leaves out"
+    severity: ClassVar[Severity] = "warning"
+
+    output: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"nothing reads {self.output}, so it is an output, and the backward pass reads no d{self.output}"
+
+    def hint(self) -> str | None:
+        """Say what it may be."""
+        return "is the name misspelt here, or where it is read?"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,18 @@ its result's layout.
 
 from __future__ import annotations
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import (
+    Compute,
+    Divide,
+    Einsum,
+    Equal,
+    Linear,
+    Map,
+    Op,
+    Reduce,
+    Relayout,
+    Rename,
+)
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
 from shardlang.rules.collectives import Illegal
 
@@ -80,6 +91,21 @@ def partial_rule(op: Compute, arrays: tuple[Array, ...], axis: Axis) -> Illegal 
         f"{_name(op)}",
         "reduce it first",
     )
+
+
+def partial_axes(op: Op, arrays: tuple[Array, ...]) -> Layout:
+    """Give, as a scalar's layout, what an operation can leave partial at the most.
+
+    Maxima come from a maximum over a split dim, or from an operand that holds them already.
+    """
+    if isinstance(op, Reduce) and op.combines != "sum":
+        split = {a for array in arrays for dim in op.dims for a in array.axes(dim)}
+        held = {a for x in arrays if x.layout.reduction == op.combines for a in x.layout.unreduced}
+        return Layout((), frozenset(split | held), op.combines)
+    if isinstance(op, Relayout):
+        own = arrays[0].layout
+        return Layout((), own.unreduced, own.reduction)
+    return Layout(())
 
 
 def _name(op: Compute) -> str:

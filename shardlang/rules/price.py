@@ -7,6 +7,9 @@ Permute the local operand. Slices and masks move nothing.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.ir.ops import (
@@ -40,13 +43,72 @@ def book_bytes(op: Relayout, operand: Array, result: Array) -> Monomial:
             return Monomial(Fraction(0))
 
 
-def condition(cheaper: Monomial, than: Monomial) -> str:
-    """Print when one product of sizes is less than another, cancelled: `2*K < J`."""
-    ratio = cheaper / than
-    top = Monomial(
-        Fraction(ratio.coefficient.numerator), tuple((n, p) for n, p in ratio.powers if p > 0)
-    )
-    bottom = Monomial(
-        Fraction(ratio.coefficient.denominator), tuple((n, -p) for n, p in ratio.powers if p < 0)
-    )
-    return f"{top} < {bottom}"
+@dataclass(frozen=True, slots=True)
+class Posynomial:
+    """A sum of products of sizes, all of them positive: what several collectives move together."""
+
+    terms: tuple[Monomial, ...] = ()
+
+    @staticmethod
+    def of(terms: Iterable[Monomial]) -> Posynomial:
+        """Add up terms; those in the same sizes become one."""
+        found: dict[tuple[tuple[str, int], ...], Fraction] = {}
+        for term in terms:
+            found[term.powers] = found.get(term.powers, Fraction(0)) + term.coefficient
+        return Posynomial(
+            tuple(Monomial(value, powers) for powers, value in sorted(found.items()) if value)
+        )
+
+    def evaluate(self, sizes: Mapping[str, int]) -> Posynomial:
+        """Substitute the sizes that are known."""
+        return Posynomial.of(term.evaluate(sizes) for term in self.terms)
+
+    def without(self, other: Posynomial) -> Posynomial:
+        """Take away what another sum has too."""
+        theirs = {term.powers: term.coefficient for term in other.terms}
+        left = [
+            Monomial(term.coefficient - theirs.get(term.powers, Fraction(0)), term.powers)
+            for term in self.terms
+        ]
+        return Posynomial(tuple(term for term in left if term.coefficient > 0))
+
+    def less(self, other: Posynomial, sizes: Mapping[str, int]) -> bool:
+        """Say whether a sum is known to be less than another: for all sizes that are left open."""
+        left, right = self.evaluate(sizes), other.evaluate(sizes)
+        mine, theirs = left.without(right), right.without(left)
+        if not mine.terms:
+            return bool(theirs.terms)
+        if len(mine.terms) == len(theirs.terms) == 1:
+            ratio = (mine.terms[0] / theirs.terms[0]).number
+            return ratio is not None and ratio < 1
+        return False
+
+    def condition(
+        self, other: Posynomial, sizes: Mapping[str, int], *, offered: bool
+    ) -> str | None:
+        """Print when a sum is less than another, with what they share cancelled: `2*K < J`.
+
+        None where it never is. What is offered although the sizes are known says that it is so.
+        """
+        mine, theirs = self.without(other), other.without(self)
+        if not theirs.terms:
+            return None
+        if not mine.terms:
+            return "always"
+        common = _common((*mine.terms, *theirs.terms))
+        text = " < ".join(
+            " + ".join(str(term / common) for term in side.terms) for side in (mine, theirs)
+        )
+        if self.less(other, sizes):
+            return f"{text}, as it is at these sizes" if offered else text
+        return None if other.less(self, sizes) else text
+
+
+def _common(terms: tuple[Monomial, ...]) -> Monomial:
+    """Give the largest product of sizes that divides every term, with no size left below the bar."""
+    names = sorted({name for term in terms for name, _ in term.powers})
+    powers = [min(dict(term.powers).get(name, 0) for term in terms) for name in names]
+    top = math.gcd(*(term.coefficient.numerator for term in terms))
+    bottom = math.lcm(*(term.coefficient.denominator for term in terms))
+    kept = tuple((name, power) for name, power in zip(names, powers, strict=True) if power)
+    return Monomial(Fraction(top, bottom), kept)

@@ -7,15 +7,15 @@ chooses no collective: that is `passes.reshard`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, Layout, Tensor
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local, partial_rule, seen_as, summed
-from shardlang.rules.price import condition
+from shardlang.rules.price import Posynomial
 from shardlang.rules.table import Action, lookup, Partial, Rule, Split, Wish
 
 Axes = tuple[Axis, ...]
@@ -30,10 +30,22 @@ class Because:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice that sizes would settle: what else could be done, and when that is cheaper."""
+class Point:
+    """A choice that the rules leave to sizes, or offer only: what else could be done.
+
+    `options` are the words for the others than the first. An `offered` one is never taken: the
+    book's rules settle the question, and the answer says when the other way would be cheaper.
+    """
 
     axis: Axis
+    options: tuple[str, ...]
+    offered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice as reported: what else could be done, and when that is cheaper."""
+
     instead: str
     cheaper_when: str
 
@@ -43,13 +55,19 @@ class Decision:
     """What an operation needs: the operands' layouts, in stages, and the local result's layout.
 
     `stages` gives for each operand the layouts to go through: a gather by case 2 comes before the
-    slice that the target asks for.
+    slice that the target asks for. `because` has the row of an axis for each operand, by its place,
+    and for the result, under None. `points` are the choices that were met, in order.
     """
 
     stages: tuple[tuple[Layout, ...], ...]
     result: Layout
-    because: Mapping[Axis, Because]
-    choices: tuple[Choice, ...]
+    because: Mapping[tuple[int | None, Axis], Because]
+    points: tuple[Point, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+    def reasons(self, operand: int | None) -> dict[Axis, Because]:
+        """Give the rows that speak of one operand, or of the result (None)."""
+        return {axis: found for (at, axis), found in self.because.items() if at == operand}
 
 
 def _common_prefix(lists: Iterable[Axes]) -> Axes:
@@ -60,6 +78,10 @@ def _common_prefix(lists: Iterable[Axes]) -> Axes:
             length += 1
         first = first[:length]
     return first
+
+
+Price = Callable[[Decision], tuple[Monomial, ...]]
+"""What a decision moves, from the operands as given to the result as wanted, as a sum."""
 
 
 def cheaper(left: Monomial, right: Monomial, sizes: Mapping[str, int]) -> bool | None:
@@ -86,8 +108,12 @@ class _Situation:
     masked: set[tuple[int, Axis]] = field(default_factory=set[tuple[int, Axis]])
     sliced: set[Axis] = field(default_factory=set[Axis])
     lonely: set[Axis] = field(default_factory=set[Axis])
-    because: dict[Axis, Because] = field(default_factory=dict[Axis, Because])
-    choices: list[Choice] = field(default_factory=list[Choice])
+    because: dict[tuple[int | None, Axis], Because] = field(
+        default_factory=dict[tuple[int | None, Axis], Because]
+    )
+    script: tuple[int, ...] = ()
+    points: list[Point] = field(default_factory=list[Point])
+    direct: set[Axis] = field(default_factory=set[Axis])
 
     # --- where things stand -------------------------------------------------------------------
 
@@ -211,74 +237,123 @@ class _Situation:
         split, kept, others = self.split(axis)
         rule = lookup(split, self.partial(axis), self.wished_for(axis, kept))
         match rule.action:
-            case Action.NOTHING | Action.GATHER:
+            case Action.NOTHING:
                 self.whole.add(axis)
-                if split is Split.LONELY:
-                    self.lonely.add(axis)
-                    self.explain(rule, axis, others)
-                    self.offer_slice(axis, others)
-                    self.slice_for_wish(axis)
+            case Action.GATHER:
+                self.whole.add(axis)
+                self.gather_lonely(rule, axis, others)
             case Action.KEEP | Action.SUM:
                 self.home[axis] = kept[0]
-                self.explain(rule, axis, [(self.owner(axis, kept[0]), kept[0])])
+                place = (self.owner(axis, kept[0]), kept[0])
+                self.explain(rule, axis, [*self.everyone, None], place)
             case Action.KEEP_OR_GATHER:
                 self.keep_or_gather(rule, axis, kept[0])
             case Action.GATHER_CONTRACTED:
                 self.home[axis] = kept[0]
-                self.explain(rule, axis, others, kept[0])
+                for index, dim in others:
+                    self.explain(rule, axis, [index], (index, dim), kept[0])
             case Action.GATHER_ONE:
                 self.gather_one(rule, axis, kept)
             case Action.SLICE:
-                self.explain(rule, axis, [])
+                self.explain(rule, axis, self.everyone)
                 self.slice_for_wish(axis)
             case Action.SLICE_CONTRACTED:
-                self.explain(rule, axis, others)
+                self.explain(rule, axis, self.everyone)
                 self.slice_contracted(axis, others)
             case Action.LEAVE:
-                self.explain(rule, axis, [(i, None) for i in self.partials(axis)])
+                self.explain(rule, axis, [None], (self.partials(axis)[0], None))
             case Action.MASK:
-                self.explain(rule, axis, [])
+                self.explain(rule, axis, self.everyone)
                 found = self.partials(axis)
-                self.masked.update((i, axis) for i in range(len(self.arrays)) if i not in found)
+                self.masked.update((i, axis) for i in self.everyone if i not in found)
             case Action.REDUCE:
                 self.reduce(rule, axis, split)
+
+    @property
+    def everyone(self) -> range:
+        """The places of the operands."""
+        return range(len(self.arrays))
 
     def owner(self, axis: Axis, dim: Dim) -> int:
         """Give the first operand that an axis splits a dim of."""
         return next(i for i, array in enumerate(self.arrays) if axis in array.axes(dim))
 
+    def choose(self, axis: Axis, *options: str, offered: bool = False) -> int:
+        """Meet a choice: 0 is what is done where sizes don't say otherwise."""
+        place = len(self.points)
+        self.points.append(Point(axis, options, offered))
+        return self.script[place] if place < len(self.script) else 0
+
     def explain(
         self,
         rule: Rule,
         axis: Axis,
-        where: list[tuple[int, Dim | None]] | list[tuple[int, Dim]],
+        at: Iterable[int | None],
+        where: tuple[int, Dim | None] | None = None,
         other: Dim | None = None,
     ) -> None:
-        """Remember the row of an axis, its reason filled in; the first row to speak is kept."""
+        """Remember why an axis is treated as it is, for some operands or the result (None).
+
+        `where` is the operand and dim that the reason names, `other` another dim.
+        """
         tensor, dim = "", ""
-        if where:
-            index, found = where[0]
+        if where is not None:
+            index, found = where
             tensor, dim = self.arrays[index].name, "" if found is None else found.name
         also = ""
         if other is not None:
             also = f"{other} of {self.arrays[self.owner(axis, other)].name}"
         reason = rule.reason.format(axis=axis, tensor=tensor, dim=dim, other=also)
-        self.because.setdefault(axis, Because(rule, reason))
+        for index in at:
+            self.because.setdefault((index, axis), Because(rule, reason))
 
     def reduce(self, rule: Rule, axis: Axis, split: Split) -> None:
         """Reduce partial operands: all of them, or of a product's several all but one."""
         found = self.partials(axis)
         if isinstance(self.op, Einsum) and len(found) > 1 and split is Split.NOWHERE:
-            keep = found[0]
-            for other in found[1:]:
-                if cheaper(
-                    self.arrays[keep].local_bytes, self.arrays[other].local_bytes, self.sizes
-                ):
-                    keep = other
+            others = [f"leave {self.arrays[i]} unreduced over {axis} instead" for i in found[1:]]
+            keep = found[self.choose(axis, *others)]
             found = [index for index in found if index != keep]
-        self.explain(rule, axis, [(found[0], None)])
-        self.reduced.update((index, axis) for index in found)
+        for index in found:
+            self.explain(rule, axis, [index], (index, None))
+            self.reduced.add((index, axis))
         self.settle(axis)
+
+    def gather_lonely(self, rule: Rule, axis: Axis, others: list[tuple[int, Dim]]) -> None:
+        """Case 2, with its other ways offered: slice and reduce, or move the axis at once."""
+        for index, dim in others:
+            self.explain(rule, axis, [index], (index, dim))
+        if self.can_slice(axis, others) and self.choose(
+            axis, self.slicing(axis, others[0]), offered=True
+        ):
+            self.whole.discard(axis)
+            self.slice_contracted(axis, others)
+            return
+        self.lonely.add(axis)
+        self.slice_for_wish(axis)
+        index, _ = others[0]
+        target = self.wish_dim(axis)
+        if len(others) == 1 and target in self.arrays[index].tensor.dims:
+            words = f"AllToAll_{{{axis},{target}}}({self.arrays[index]}) at once"
+            if self.choose(axis, words, offered=True):
+                self.lonely.discard(axis)
+
+    def can_slice(self, axis: Axis, others: list[tuple[int, Dim]]) -> bool:
+        """Say whether case 2 can be done the other way round: all that have the dim can be split."""
+        if not isinstance(self.op, Einsum) or len(others) != 1:
+            return False
+        index, dim = others[0]
+        rest = [a for i, a in enumerate(self.arrays) if i != index and dim in a.tensor.dims]
+        alone = self.arrays[index].axes(dim) == (axis,)
+        return bool(rest) and alone and not any(axis in a.layout.used for a in rest)
+
+    def slicing(self, axis: Axis, where: tuple[int, Dim]) -> str:
+        """Put case 2's other way into words."""
+        index, dim = where
+        rest = [a for i, a in enumerate(self.arrays) if i != index and dim in a.tensor.dims]
+        scatter = self.wish_dim(axis)
+        verb = f"ReduceScatter_{{{axis},{scatter}}}" if scatter else f"AllReduce_{axis}"
+        return f"slice {rest[0]} to {dim}_{axis}, multiply, {verb}({self.tensor.name})"
 
     def slice_for_wish(self, axis: Axis) -> None:
         """Let the operands be sliced as the wish has it; `work` drops what can't be."""
@@ -316,84 +391,37 @@ class _Situation:
             case _:
                 pass
 
-    def gathered_bytes(self, axis: Axis, dim: Dim) -> Monomial:
-        """Give the bytes of gathering the dearest operand that an axis splits a dim of."""
-        array = self.arrays[self.owner(axis, dim)]
-        return array.local_bytes * Monomial.of(axis.name)
-
-    def result_bytes(self) -> Monomial:
-        """Give the bytes of the result, split as the operands' kept dims are."""
-        size = self.tensor.elements * self.tensor.dtype.bits / 8
-        axes = {a for d in self.tensor.dims for a in self.lists.get(d, ())}
-        kept = [
-            a for a in sorted(axes) if a not in self.whole and self.home.get(a) not in self.gone
-        ]
-        return size / Monomial.of(*(a.name for a in kept))
-
     def keep_or_gather(self, rule: Rule, axis: Axis, dim: Dim) -> None:
-        """Compute first, or gather the operand first where that is fewer bytes."""
-        array = self.arrays[self.owner(axis, dim)]
+        """Rule 5: compute first, or gather the operand first where that is fewer bytes."""
+        index = self.owner(axis, dim)
         self.home[axis] = dim
-        after = self.result_bytes() * Monomial.of(axis.name)
-        if self.wish_dim(axis) is not None:
-            after = after / 4
-        before = self.gathered_bytes(axis, dim)
-        sharers = [a for a in self.arrays if axis in a.axes(dim)]
-        if len(sharers) == 1 and before != after:
-            fewer = cheaper(before, after, self.sizes)
-            if fewer:
-                self.home.pop(axis)
-                self.whole.add(axis)
-                self.slice_for_wish(axis)
-            elif fewer is None:
-                self.choices.append(
-                    Choice(axis, f"gather {array} over {axis} first", condition(before, after))
-                )
-        self.explain(rule, axis, [(self.arrays.index(array), dim)])
+        self.explain(rule, axis, [*self.everyone, None], (index, dim))
+        sharers = [array for array in self.arrays if axis in array.axes(dim)]
+        words = f"gather {sharers[0]} over {axis} first"
+        if len(sharers) == 1 and len(self.arrays) > 1 and self.choose(axis, words):
+            self.home.pop(axis)
+            self.whole.add(axis)
+            self.lonely.add(axis)
+            self.slice_for_wish(axis)
 
     def gather_one(self, rule: Rule, axis: Axis, kept: list[Dim]) -> None:
         """Case 4: keep the axis where the wish has it, else on what is dearest to gather."""
         wanted = self.wish_dim(axis)
-        survivor = kept[0]
         if wanted in kept:
             assert wanted is not None
             survivor = wanted
         else:
-            for other in kept[1:]:
-                own, alike = self.gathered_bytes(axis, survivor), self.gathered_bytes(axis, other)
-                fewer = cheaper(own, alike, self.sizes)
-                if fewer:
-                    survivor = other
-                elif fewer is None:
-                    array = self.arrays[self.owner(axis, survivor)]
-                    self.choices.append(
-                        Choice(axis, f"gather {array} over {axis} instead", condition(own, alike))
-                    )
-        loser = next(d for d in kept if d != survivor)
+            first = self.arrays[self.owner(axis, kept[0])]
+            words = [f"gather {first} over {axis} instead" for _ in kept[1:]]
+            survivor = kept[self.choose(axis, *words)]
         self.home[axis] = survivor
-        self.explain(rule, axis, [(self.owner(axis, loser), loser)], survivor)
         for dim in kept:
             if dim != survivor:
+                index = self.owner(axis, dim)
+                self.explain(rule, axis, [index], (index, dim), survivor)
                 self.lists[dim] = tuple(a for a in self.lists[dim] if a != axis)
         if self.wish is not None and wanted not in kept:
-            self.keep_or_gather(rule, axis, survivor)
-
-    def offer_slice(self, axis: Axis, others: list[tuple[int, Dim]]) -> None:
-        """Offer case 2's other way: slice the other operand, and reduce the result."""
-        if not isinstance(self.op, Einsum) or len(others) != 1:
-            return
-        index, dim = others[0]
-        array = self.arrays[index]
-        rest = [a for i, a in enumerate(self.arrays) if i != index and dim in a.tensor.dims]
-        if len(rest) != 1 or axis in rest[0].layout.used or array.axes(dim) != (axis,):
-            return
-        scatter = self.wish_dim(axis)
-        verb = f"ReduceScatter_{{{axis},{scatter}}}" if scatter else f"AllReduce_{axis}"
-        after = self.result_bytes() * (1 if scatter else 2)
-        before = self.gathered_bytes(axis, dim)
-        text = f"slice {rest[0]} to {dim}_{axis}, multiply, {verb}({self.tensor.name})"
-        if cheaper(after, before, self.sizes) is not False:
-            self.choices.append(Choice(axis, text, condition(after, before)))
+            self.keep_or_gather(KEPT_ELSEWHERE, axis, survivor)
 
     # --- what comes out -----------------------------------------------------------------------
 
@@ -429,10 +457,9 @@ class _Situation:
         work = self.work()
         stages: list[tuple[Layout, ...]] = []
         for index, array in enumerate(self.arrays):
-            partial = {
-                axis for axis in array.layout.unreduced if (index, axis) not in self.reduced
-            } | {axis for i, axis in self.masked if i == index}
-            reduction = array.layout.reduction if array.layout.unreduced & partial else "sum"
+            left = {a for a in array.layout.unreduced if (index, a) not in self.reduced}
+            partial = left | {axis for i, axis in self.masked if i == index}
+            reduction = array.layout.reduction if left else "sum"
             final = Layout(
                 tuple(work[dim] for dim in array.tensor.dims), frozenset(partial), reduction
             )
@@ -453,7 +480,13 @@ class _Situation:
         declared = Layout(tuple(work.get(dim, ()) for dim in self.tensor.dims))
         result = local(self.op, arrays, self.tensor, declared)
         assert not isinstance(result, Illegal), f"the rules left {arrays}: {result.why}"
-        return Decision(tuple(stages), result, self.because, tuple(self.choices))
+        return Decision(tuple(stages), result, self.because, tuple(self.points))
+
+
+KEPT_ELSEWHERE = lookup(Split.KEPT, Partial.NONE, Wish.NOWHERE)
+
+MOST_CANDIDATES = 64
+"""How many combinations of choices are priced; an operation has rarely more than four."""
 
 
 def decide(
@@ -462,16 +495,62 @@ def decide(
     tensor: Tensor,
     wish: Layout | None,
     sizes: Mapping[str, int],
+    price: Price,
 ) -> Decision:
     """Apply the table to one operation.
 
     `wish` is the layout wanted for the result, None where nothing is said; `sizes` are those known.
+    Where the rules leave a choice to sizes, every combination is priced as a whole, from the
+    operands as they are to the result as wanted, and the cheapest is taken. Where a choice hangs on
+    a size that is not known, the first option is taken, and the answer says when another is cheaper.
     """
-    situation = _Situation(op, arrays, tensor, wish, sizes)
-    situation.prepare()
-    axes = {axis for array in arrays for axis in array.layout.used}
-    if wish is not None:
-        axes |= wish.used
-    for axis in sorted(axes):
-        situation.settle(axis)
-    return situation.decision()
+
+    def attempt(script: tuple[int, ...]) -> Decision:
+        situation = _Situation(op, arrays, tensor, wish, sizes, script=script)
+        situation.prepare()
+        axes = {axis for array in arrays for axis in array.layout.used}
+        if wish is not None:
+            axes |= wish.used
+        for axis in sorted(axes):
+            situation.settle(axis)
+        return situation.decision()
+
+    best, script = attempt(()), tuple[int, ...]()
+    if not best.points:
+        return best
+    candidates = _candidates(attempt, best)
+    cost = Posynomial.of(price(best))
+    for other, decision in candidates.items():
+        if any(o and point.offered for o, point in zip(other, decision.points, strict=False)):
+            continue
+        found = Posynomial.of(price(decision))
+        if found.less(cost, sizes):
+            best, script, cost = decision, other, found
+    choices: list[Choice] = []
+    for place, point in enumerate(best.points):
+        chosen = script[place] if place < len(script) else 0
+        for option, words in enumerate(point.options, start=1):
+            other = (*(*script, *(0,) * (place - len(script)))[:place], option)
+            if option == chosen or other not in candidates:
+                continue
+            found = Posynomial.of(price(candidates[other]))
+            condition = found.condition(cost, sizes, offered=point.offered)
+            if condition is not None:
+                choices.append(Choice(words, condition))
+    return replace(best, choices=tuple(choices))
+
+
+def _candidates(
+    attempt: Callable[[tuple[int, ...]], Decision], first: Decision
+) -> dict[tuple[int, ...], Decision]:
+    """Try every combination of options, as far as there are not too many."""
+    found: dict[tuple[int, ...], Decision] = {}
+    waiting: list[tuple[tuple[int, ...], Decision]] = [((), first)]
+    while waiting and len(found) < MOST_CANDIDATES:
+        script, decision = waiting.pop(0)
+        for place in range(len(script), len(decision.points)):
+            for option in range(1, len(decision.points[place].options) + 1):
+                longer = (*script, *(0,) * (place - len(script)), option)
+                found[longer] = attempt(longer)
+                waiting.append((longer, found[longer]))
+    return found

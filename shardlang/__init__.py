@@ -15,12 +15,16 @@ from shardlang.diagnostics import Diagnostic, ShardlangError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
     from os import PathLike
     from typing import Any, Literal
 
     from shardlang.cost.report import Report
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
+    from shardlang.ir.types import Array, Mesh
+    from shardlang.planner.prices import Prices
+    from shardlang.planner.reshard import Route
     from shardlang.verify import VerifyResult
 
 __version__ = "0.1.0"
@@ -35,6 +39,8 @@ __all__ = [
     "load",
     "lower",
     "parse",
+    "reshard",
+    "reshard_cost",
     "verify",
 ]
 
@@ -66,18 +72,26 @@ def load(path: str | PathLike[str]) -> Program:
 
 def lower(
     program: Program,
-    strategy: Literal["book"] = "book",
+    strategy: Literal["book", "optimal"] = "book",
     sizes: Mapping[str, int] | None = None,
     *,
     keep_gathered: bool = False,
     forward_only: bool = False,
+    prices: str | Prices = "link",
+    objective: Literal["bytes", "time", "serial"] = "bytes",
+    hardware: str | None = None,
+    budget: float | None = None,
 ) -> Plan:
     """Infer the collectives of forward and backward, and give the plan.
 
     `sizes` of dims and axes win over the program's own; dims declared in terms of them follow.
     `keep_gathered` keeps the gathered weights for the backward pass; `forward_only` leaves that
-    pass out. `shardlang.ir.printer.print_plan` prints a plan as `shardlang lower` does. Raises
-    `ShardlangError`.
+    pass out. `shardlang.ir.printer.print_plan` prints a plan as `shardlang lower` does.
+
+    `optimal` searches for the plan of least bytes by the price list `prices` (`book`, `link` or one's
+    own), or of least time on `hardware`
+    (T_overlapped, or T_serial for `serial`), for at most `budget` seconds; its `proof` says how far it
+    can be from the best. All sizes must be known. Raises `ShardlangError`.
     """
     from shardlang.passes import lower as lower_program
 
@@ -87,6 +101,18 @@ def lower(
 
         tree = parse_source(program.source)
         program = resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+    if strategy == "optimal":
+        from shardlang.planner.program import best_plan
+
+        return best_plan(
+            program,
+            prices=prices,
+            objective=objective,
+            hardware=hardware,
+            budget=budget,
+            keep_gathered=keep_gathered,
+            forward_only=forward_only,
+        )
     return lower_program(
         program, strategy=strategy, keep_gathered=keep_gathered, forward_only=forward_only
     )
@@ -127,15 +153,27 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
     """
     from dataclasses import replace
 
+    from shardlang.cost.hardware import hardware_mistakes, hardware_of
     from shardlang.passes import check as check_program
+    from shardlang.source import Source
 
+    found: list[Diagnostic] = []
     try:
         resolved = parse(program) if isinstance(program, str) else program
         if explicit:
             resolved = replace(resolved, explicit=True)
-        return list(check_program(resolved))
+        found += check_program(resolved)
     except ShardlangError as error:
-        return list(error.diagnostics)
+        found += error.diagnostics
+        if isinstance(program, str):
+            found += hardware_mistakes(Source("<string>", program))
+    else:
+        if resolved.hardware is not None:
+            try:
+                hardware_of(resolved.source, resolved.hardware)
+            except ShardlangError as error:
+                found += error.diagnostics
+    return list(ShardlangError(found).diagnostics)
 
 
 def verify(plan: Plan, sizes: Mapping[str, int] | None = None) -> VerifyResult:
@@ -147,6 +185,39 @@ def verify(plan: Plan, sizes: Mapping[str, int] | None = None) -> VerifyResult:
     from shardlang.verify import verify as verify_plan
 
     return verify_plan(plan, sizes=sizes)
+
+
+def reshard(
+    source: Array | str,
+    target: Array | str,
+    mesh: Mesh | str | Mapping[str, int],
+    sizes: Mapping[str, int] | None = None,
+    prices: str | Prices = "link",
+) -> Route:
+    """Find the cheapest steps from one layout of a tensor to another.
+
+    `reshard("A[I_X, J]", "A[I, J_X]", "X=4")`; the result has `.steps` and `.cost`. Raises
+    `ShardlangError`.
+    """
+    from shardlang.planner.reshard import reshard as find
+
+    return find(source, target, mesh, sizes, prices)
+
+
+def reshard_cost(
+    source: Array | str,
+    target: Array | str,
+    mesh: Mesh | str | Mapping[str, int],
+    sizes: Mapping[str, int] | None = None,
+    prices: str | Prices = "link",
+) -> Fraction:
+    """Give what a device pays for the cheapest steps between two layouts, in the price list's unit.
+
+    Raises `ShardlangError`.
+    """
+    from shardlang.planner.reshard import reshard_cost as price
+
+    return price(source, target, mesh, sizes, prices)
 
 
 class _CallablePackage(ModuleType):

@@ -80,12 +80,25 @@ def test_a_file_as_command_gets_a_suggestion(shardlang):
     assert "shardlang cost x.shd" in result.err
 
 
-def test_strategy_optimal_is_refused(shardlang):
-    """`--strategy optimal` is not there yet and says so."""
+def test_strategy_optimal_needs_sizes(shardlang):
+    """`--strategy optimal` compares numbers: without sizes it says which are missing."""
     result = shardlang("lower", FSDP, "--strategy", "optimal")
 
-    assert (result.status, result.out) == (2, "")
-    assert "not in this version yet" in result.err
+    assert (result.status, result.out) == (1, "")
+    assert "SH351" in result.err
+
+
+def test_strategy_optimal_says_what_it_has_proven(shardlang):
+    """The first line is a comment with the cost and, where it is proven, the word optimal."""
+    result = shardlang("lower", MLP, "--strategy", "optimal", "--budget", "10s")
+
+    assert result.status == 0
+    assert result.out.startswith("// optimal: 1.16 GB moved a device (link prices), no plan moves")
+
+    result = shardlang("lower", MLP, "--strategy", "optimal", "--objective", "time")
+
+    assert result.status == 0
+    assert result.out.startswith("// optimal: T_overlapped = ")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +234,40 @@ def test_check_prints_its_diagnostics_to_stdout(shardlang):
 
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith("<-e>:1:")
+
+
+def test_check_reports_unknown_hardware(shardlang, tmp_path):
+    """Hardware that does not exist is reported at its line, beside what else is wrong."""
+    file = tmp_path / "p.shd"
+    file.write_text("mesh X\nhardware h1OO\nA[I_X, J_X] -> C[I, J]\n", encoding="utf-8")
+    both = shardlang("check", file)
+    file.write_text("mesh X\nhardware h1OO\nA[I_X, J] -> C[I, J]\n", encoding="utf-8")
+    alone = shardlang("check", file, "--format", "json")
+
+    assert both.status == 1
+    assert both.out.index("p.shd:2:10: error[SH501]") < both.out.index("p.shd:3:10: error[SH202]")
+    (found,) = json.loads(alone.out)
+    assert (found["code"], found["line"], found["column"], alone.status) == ("SH501", 2, 10, 1)
+    assert shardlang("check", file, "--hardware", "h100").status == 0
+    assert shardlang("check", file, "--hardware", "h1OO").status == 2
+    assert shardlang("lower", file).status == 0
+
+
+@pytest.mark.parametrize("command", ["cost", "fmt", "check"])
+def test_unrecognized_arguments_show_the_commands_own_usage(shardlang, command):
+    """What is left over is named under the usage of the command, with status 2."""
+    result = shardlang(command, MLP, "b.shd")
+
+    assert result.status == 2
+    assert result.err.startswith(f"usage: shardlang {command} ")
+    assert "unrecognized arguments: 'b.shd'" in result.err
+
+
+def test_help_promises_no_more_than_there_is(shardlang):
+    """`cost --help` says what the model `link` leaves out."""
+    text = " ".join(shardlang("cost", "--help").out.split())
+
+    assert "hops, latency, wraparound and switches are not modelled yet" in text
 
 
 def test_check_says_nothing_about_a_right_program(shardlang):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import shardlang as sl
 from shardlang.cost.flops import FLOPS, flops
 from shardlang.cost.formula import common_factor, Formula
+from shardlang.cost.memory import OPTIMIZERS
 from shardlang.cost.models import bytes_moved, COST, MODELS, Moved
 from shardlang.cost.report import cost, MEMORY, TOTALS
 from shardlang.cost.symbols import readable
@@ -300,6 +302,38 @@ def test_bytes_of_each_collective(step, book, link):
         assert entry["op"] == type(step.op).__name__
 
 
+def test_the_time_of_an_all_to_all_follows_the_links():
+    """On a ring blocks are forwarded: link's time is V/(4 M W) as the book's, at any axis size."""
+    step = plans.all_to_all("A[I_XY, J]", "XY", "I", "J", "A[I, J_XY]")
+    for mesh in ({"X": None, "Y": None}, {"X": 64, "Y": 2}):
+        data = cost(one(step, mesh=mesh), model="link").to_dict()
+        (entry,) = data["collectives"]
+
+        assert same(entry["time"]["formula"], "I*J/(2*(M_X + M_Y)*W_ici)", data["symbols"])
+        assert same(entry["bytes"]["formula"], "2*I*J/(X*Y)*(1 - 1/(X*Y))", data["symbols"])
+
+
+def test_the_bytes_of_all_other_collectives_give_their_time():
+    """What one device sends is what its links carry, but for AllToAll."""
+    step = plans.gather("A[I_X, J]", "X", "I", "A[I, J]")
+    (entry,) = cost(one(step, mesh={"X": None}), model="link").to_dict()["collectives"]
+
+    expected = f"({entry['bytes']['formula']})/(M_X*W_ici)"
+    names = dict.fromkeys(("I", "J", "X", "M_X", "W_ici"))
+    assert same(entry["time"]["formula"], expected, names)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_reports_say_what_link_leaves_out(form):
+    """A report by `link` says under its header what is not modelled; one by `book` does not."""
+    said = "hops, latency, wraparound and switches are not modelled yet"
+
+    for model in ("link", "book"):
+        text = getattr(cost(plans.mlp("dp"), model=model), f"to_{form}")()
+
+        assert (said in " ".join(text.split())) == (model == "link")
+
+
 def test_several_axes_add_their_bandwidth():
     """A collective over X and Y has the bandwidth of both."""
     step = plans.gather("A[I_XY, J]", "XY", "I", "A[I, J]")
@@ -528,6 +562,19 @@ def test_adamw_with_a_master_copy_needs_sixteen():
 
     parts = ("parameters", "gradients", "optimizer")
     assert sum(memory.quantity(part).value for part in parts) == 112_000_000_000
+
+
+def test_the_page_has_every_optimizer_with_its_bytes():
+    """docs/costs.md lists the optimizers that are known, and the bytes a parameter of each."""
+    page = (EXAMPLES.parent / "docs" / "costs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]*`\w+`[^|]*) \| (\d+)[^|]*\|", page, re.MULTILINE)
+    listed = {name: int(width) for names, width in rows for name in re.findall(r"`(\w+)`", names)}
+    weight = plans.array("W[I, J]")
+    size = {name: str(state(weight)) for name, state in OPTIMIZERS.items()}
+
+    assert set(listed) == set(OPTIMIZERS)
+    assert size.pop("adafactor") == "4*I + 4*J"
+    assert size == {n: f"{listed[n]}*I*J" if listed[n] else "0" for n in size}
 
 
 def test_an_unknown_optimizer_is_said():
@@ -776,6 +823,56 @@ def test_hardware_of_the_program_is_placed_where_it_is_named():
     assert cost(plans.mlp("dp", hardware="tpu_v5p")).to_dict()["hardware"] == "tpu_v5p"
 
 
+def test_hardware_in_a_comment_is_not_where_it_is_named():
+    """A mistake is placed at the line that names the hardware, not at a comment about it."""
+    text = "# hardware h1OO is slow\nmesh X\n  hardware h1OO\nA[I_X, J] · W[J, K] -> C[I_X, K]\n"
+    with pytest.raises(ShardlangError) as caught:
+        sl.cost(sl.lower(sl.parse(text)))
+    (found,) = caught.value.diagnostics
+
+    assert (found.code, found.line, found.column) == ("SH501", 3, 12)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "chip", "said"),
+    [
+        ("X=8, Y=8, Z=8", "h100", "X, Y, Z take 3 axes of the interconnect, and h100 has 1"),
+        (
+            "X=8 @ici(3), Y=4 @ici(2), Z=1",
+            "tpu_v5e",
+            "X (3), Y (2) take 5 axes of the interconnect",
+        ),
+        ("X=8, Y=8, Z=8", "tpu_v5p", None),
+        ("X=8, Y=1, Z=1", "h100", None),
+        ("X=8, Y=2 @dcn, Z=4 @dcn", "h100", None),
+        ("X, Y, Z", "h100", None),
+    ],
+)
+def test_more_axes_than_the_chip_has_are_said(mesh, chip, said):
+    """A mesh whose axes take more axes of the interconnect than the chip has gets a warning."""
+    text = f"mesh {mesh}\nhardware {chip}\nA[I_X, J_Y] · W[J_Y, K_Z] -> C[I_X, K_Z]"
+    report = sl.cost(sl.lower(sl.parse(text)))
+
+    found = [x for x in report.warnings if "axes of the interconnect" in x]
+    assert [said] == [x[x.index("axes ") + 5 :][: len(said)] for x in found] if said else not found
+
+
+def test_leaves_that_may_count_otherwise_than_meant_are_named():
+    """With a `param` line W2 is an input; Wu counts though nothing uses it; `input W3` is meant."""
+    text = """\
+mesh X
+param V: [J, K], Vu: [J, K]
+input W3: [L, M], E: [J]
+A[I_X, J] · V[J, K] · W2[K, L] · W3[L, M] -> C[I_X, M]
+"""
+    warnings = sl.cost(sl.lower(sl.parse(text))).to_dict()["warnings"]
+
+    assert len(warnings) == 3
+    assert warnings[0].startswith("W2 counts as an input, not as weights")
+    assert warnings[1].startswith("nothing uses Vu")
+    assert warnings[2] == "nothing uses E, declared with `input`"
+
+
 def test_the_peak_is_that_of_the_dtype():
     """Contractions in int8 alone run at the int8 peak; mixed ones at that of bf16."""
     whole = plans.product("C[B, F]", "A[B, D]", "D", "W[D, F]", "int8")
@@ -860,6 +957,28 @@ def test_compiled_functions_say_what_is_missing():
         report.compile(["X"], ["t_math2"])
     with pytest.raises(TypeError, match="expected B, D, F"):
         report.compile(["B", "D", "F"], ["bytes"])(1)
+
+
+def test_compiled_functions_name_axes_that_are_not_there():
+    """An axis that the program lacks, or that has size 1 in it, is named with what to do."""
+    text = "mesh X=1, Y=2\nA[I_X, J] · W[J, K_Y] -> C[I_X, K]"
+    report = sl.cost(sl.lower(sl.parse(text)))
+
+    with pytest.raises(ValueError, match=r"figure 'Z'; it has dims I, J, K; axes X, Y; hardware"):
+        report.compile(["Z"], "bytes")
+    f = report.compile(["I", "J", "K", "X"], "bytes")
+    assert f(8, 8, 8, 1)[0] > 0
+    with pytest.raises(ValueError, match="axis X has size 1 in this report"):
+        f(8, 8, 8, np.array([1, 2]))
+
+
+def test_reports_print_as_text():
+    """`print(report)` shows the table; its repr is one line."""
+    report = cost(plans.mlp("dp"), "h100")
+
+    assert str(report) == report.to_text().rstrip("\n")
+    assert "\n" not in repr(report)
+    assert "h100" in repr(report)
 
 
 def test_compiled_functions_can_be_pickled():

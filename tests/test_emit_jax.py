@@ -17,6 +17,7 @@ import pytest
 from jaxcases import array, mlp, plan
 from jaxops import COMPUTE, DTYPE_CASES, MAPS, MOVES
 
+import shardlang as sl
 from shardlang.backends.jax import emit_jax
 from shardlang.backends.jax.compute import JAX_DTYPES
 from shardlang.backends.jax.functions import CODE
@@ -25,6 +26,7 @@ from shardlang.diagnostics import ShardlangError
 from shardlang.ir.functions import FUNCTIONS
 from shardlang.ir.ops import Coefficient, Linear
 from shardlang.ir.plan import Plan
+from shardlang.ir.printer import statement
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, DTYPES, Tensor
 from shardlang.source import Source
@@ -504,6 +506,43 @@ def test_running_the_module(name, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert " ok\n" in done.stdout
     assert "WRONG" not in done.stdout
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(("wrong", "status"), [(False, 0), (True, 1)])
+def test_running_a_module_whose_gradients_jump(wrong, status, tmp_path):
+    """In bf16 relu's gradients run and are said not to be compared; outputs of both passes are."""
+    text = sl.emit_jax(sl.lower(sl.parse("relu(A[I_X, J] · W[J, K]) -> C[I_X, K]")), {"X": 2})
+    if wrong:
+        text = text.replace("jax.nn.relu(", "-jax.nn.relu(", 1)
+    path = tmp_path / "module.py"
+    path.write_text(text, encoding="utf-8")
+
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "C with its backward pass: largest error" in done.stdout
+    assert "gradient of A: NOT compared" in done.stdout
+    assert "gradient of W: NOT compared" in done.stdout
+    assert "dtype f32" in done.stdout
+
+
+def test_no_line_of_the_module_is_too_long():
+    """Notation that is longer than a line is wrapped, and loses nothing."""
+    text = """\
+mesh data=2, model=2
+activations[batch/data, sequence_length, hidden_dimension] · \
+projection_weights[hidden_dimension, feed_forward_dimension/model] \
+-> activations_after[batch/data, sequence_length, feed_forward_dimension/model]
+""".replace("\\\n", "")
+    made = sl.lower(sl.parse(text, "/home/somebody/projects/long.shd"))
+    module = sl.emit_jax(made)
+
+    assert max(map(len, module.splitlines())) <= 100
+    assert module.startswith('"""long.shd in JAX: ')
+    joined = re.sub(r"\s*\n    #     ", " ", module)
+    for _, step in made.steps():
+        assert f"    # {statement(step)}" in joined.replace(" // on", "  // on")
 
 
 @pytest.mark.jax

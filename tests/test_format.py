@@ -14,7 +14,9 @@ from test_parser import ALL
 from shardlang.diagnostics import Reporter, ShardlangError
 from shardlang.frontend import parser
 from shardlang.frontend.format import format_source
+from shardlang.frontend.resolve import resolve
 from shardlang.frontend.syntax import File, MeshDecl
+from shardlang.ir.types import Layout, Tensor
 from shardlang.source import Source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +66,31 @@ def meaning(tree: File) -> list[str]:
     return found
 
 
+def layouts(text: str) -> list[str] | tuple[str, ...]:
+    """What a text means: its leaves and statements with their layouts, or the codes of its errors."""
+    source = Source("t", text)
+    try:
+        program = resolve(parser.parse(source), source)
+    except ShardlangError as error:
+        return tuple(sorted(d.code for d in error.diagnostics))
+    found = [
+        f"{leaf.kind} {_spelled(leaf.array.tensor, leaf.array.layout)}" for leaf in program.leaves
+    ]
+    found += [f"{info.dim}={info.size}" for info in program.dims]
+    for each in program.statements:
+        operands = [_spelled(use.tensor, use.layout) for use in each.operands]
+        found.append(f"{_spelled(each.result, each.target)} = {each.op!r} {operands}")
+    return found
+
+
+def _spelled(tensor: Tensor, layout: Layout | None) -> str:
+    """A tensor with nothing left to read two ways."""
+    dims = [dim.name for dim in tensor.dims]
+    split = None if layout is None else [[a.name for a in axes] for axes in layout.sharding]
+    left = None if layout is None else (layout.reduction, sorted(a.name for a in layout.unreduced))
+    return f"{tensor.name} {tensor.dtype} {dims} {split} {left}"
+
+
 def check(text: str) -> str:
     """Format a text, and assert that this is stable and keeps meaning and comments."""
     before = parser.parse(Source("t", text))
@@ -89,6 +116,15 @@ def test_each_form_keeps_its_meaning(text: str):
         ("A [ I/X , J_{Y} ]{ U_Z }", "A[I_X, J_Y]{U_Z}"),
         ("A[I/X/Y, J_{Z,W}]", "A[I_XY, J_ZW]"),
         ("A[I/P, J_{P,Q}]", "A[I/P, J_{P,Q}]"),
+        ("A[I_X/Y, J]", "A[I_XY, J]"),
+        ("A[I_X/Y/Z, J_X_{W}]", "A[I_XYZ, J_XW]"),
+        ("A[I_P/X]{U_P}", "A[I_P/X]{U_P}"),
+        ("A[I_{P}/X]{U_P}", "A[I_{P}/X]{U_P}"),
+        ("A[d_{model}/X, d_model/Y]", "A[d_{model}/X, d_model_Y]"),
+        ("A[2048/X] ·_{2048} B[2048_{X}]", "A[2048_X] ·_2048 B[2048_X]"),
+        ("sum_{2048}(A[2048, D])", "sum_2048(A[2048, D])"),
+        ("A ·_{1.5} B", "A ·_{1.5} B"),
+        (r"d\text{Tmp}[B_X, F] = d\mathbf{Out}[B_X, F]", "dTmp[B_X, F] = dOut[B_X, F]"),
         ("A[d_{model}, d_\\text{ff}]", "A[d_{model}, d_{ff}]"),
         ("A[I]{U.X}", "A[I]{U_X}"),
         ("A[I]{U_X, U_Y}", "A[I]{U_XY}"),
@@ -131,6 +167,25 @@ def test_declared_axes_decide_about_subscripts():
     text = "mesh data, fsdp, P, Q\nA[B_{data}, D/fsdp/data, E/P/Q, F/X]\n"
 
     assert "mesh data, fsdp, P, Q\nA[B_data, D_{fsdp,data}, E_PQ, F/X]\n" == check(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A[B_{dp_axis}, D/dp/dp_axis]", "A[B_{dp_axis}, D_{dp,dp_axis}]"),
+        ("A[B/dp_axis]{U_{dp}}", "A[B_{dp_axis}]{U_dp}"),
+        ("A[D_{W_ici}]{U_{dp_axis}}", "A[D_{W_ici}]{U_{dp_axis}}"),
+        ("A[B_dp/dp_axis]", "A[B_{dp,dp_axis}]"),
+        ("A[B_X/dp]", "A[B_{X,dp}]"),
+        ("AllGather_{dp_axis}(A[B/dp_axis])", "AllGather_{dp_axis}(A[B_{dp_axis}])"),
+    ],
+)
+def test_axis_names_with_underscores_keep_their_braces(text: str, expected: str):
+    """`B_dp_axis` would be a dim `B_dp` over `axis`, or a dim `B_dp_axis`."""
+    mesh = "mesh dp=2, dp_axis=2, W_ici=2, X=2\n"
+
+    assert mesh + expected + "\n" == formatted(mesh + text)
+    assert layouts(mesh + text) == layouts(formatted(mesh + text))
 
 
 def test_a_whole_program():
@@ -365,3 +420,40 @@ def test_random_programs_keep_their_meaning(text: str):
 
     # An expression may be no target, and sizes may grow too large; nothing else can be wrong.
     assert {d.code for d in reporter.errors} <= {"SH101", "SH102", "SH108", "SH116"}
+
+
+# ---- Names that could be read two ways ------------------------------------------------------------
+
+MESHES = st.sampled_from(
+    ["", "X=2, Y=2", "dp=2, dp_axis=2", "W_ici=2, ici=2", "a=2, ab=2, b_a=2", "X=2, dp=2, dp_X=2"]
+)
+TWO_WAY_DIMS = st.sampled_from(
+    ["B", "B_dp", "dX", "d_X", "d_model", "B_X", "dXY", "W_ici", "b", "I"]
+)
+TWO_WAY_AXES = st.sampled_from(
+    ["X", "Y", "XY", "dp", "dp_axis", "ici", "W_ici", "a", "ab", "b_a", "dp_X"]
+)
+JOINS = st.sampled_from(["_{%s}", "/%s", "_%s", "_{%s,X}", "/%s/X", "_X/%s", "_{X}/%s", "_{%s}/Y"])
+
+
+@st.composite
+def two_way_tensors(draw) -> str:
+    """A tensor whose dims and axes are prefixes of one another and hold underscores."""
+    listed: list[str] = []
+    for dim in draw(st.lists(TWO_WAY_DIMS, min_size=1, max_size=3)):
+        join = draw(st.sampled_from(["", "join"])) and draw(JOINS)
+        listed.append(dim + (join % draw(TWO_WAY_AXES) if join else ""))
+    mark = draw(st.sampled_from(["", "", "{U_%s}", "{U_{%s}}"]))
+    return f"[{', '.join(listed)}]" + (mark % draw(TWO_WAY_AXES) if mark else "")
+
+
+@given(MESHES, st.lists(two_way_tensors(), min_size=1, max_size=3))
+def test_formatting_never_changes_the_meaning(mesh: str, tensors: list[str]):
+    """Whatever the names look like, the laid out text resolves to the same, or fails the same way."""
+    head = f"mesh {mesh}\n" if mesh else ""
+    text = head + "".join(f"exp(A{i}{t}) -> B{i}\n" for i, t in enumerate(tensors))
+
+    result = formatted(text)
+
+    assert layouts(text) == layouts(result)
+    assert result == formatted(result)

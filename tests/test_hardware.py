@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import shardlang as sl
 from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import hardware_text, known_hardware, load_hardware, UNITS
 from shardlang.source import Source, Span
 
+ROOT = Path(__file__).resolve().parent.parent
 GOOD = """\
 [mine]
 flops.bf16 = { value = 1e14, unit = "FLOP/s", source = "data sheet" }
@@ -183,6 +188,38 @@ def test_bad_figures_are_named(write, old, new, code, line, words):
 
     assert found[0][:2] == (code, line)
     assert words in found[0][3]
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("C = 1e14", "use flops.bf16, which is C in formulas"),
+        ("w_hbm = 1e12", "did you mean W_hbm?"),
+        ("speed = 1e12", None),
+    ],
+)
+def test_unknown_figures_get_a_hint(write, written, hint):
+    """A figure by its name in formulas, or misspelt, gets the one that was meant."""
+    with pytest.raises(ShardlangError) as caught:
+        load_hardware(write(f"{GOOD}{written}\n"))
+    (found,) = caught.value.diagnostics
+
+    assert (found.code, found.hint) == ("SH505", hint)
+
+
+def test_the_example_of_the_page_loads(write):
+    """The whole file that docs/hardware.md shows is read, and is named in a program as it says."""
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    path = write(text, "my_chip.toml")
+    line = f'hardware "{path}#my_chip"\nA[I_X, J] · W[J, K] -> C[I_X, K]'
+    chip = sl.cost(sl.lower(sl.parse(line))).hardware
+
+    assert chip == load_hardware(path)
+    assert (chip.get("C"), chip.peak("f8e4m3"), chip.get("W_dcn")) == (4e14, 8e14, 6.25e9)
+    assert set(chip.figures) == set(UNITS) - {"w_ici"}
+    for figure in ("flops.bf16", *UNITS):
+        assert f"| `{figure}` |" in page
 
 
 def test_several_bad_figures_come_together(write):

@@ -93,3 +93,24 @@ def test_verify():
     plan = sl.lower(sl.parse("A[I, J_X] · B[J_X, K] -> C[I, K]"), sizes={"X": 2})
 
     assert sl.verify(plan).ok
+
+
+def test_check_reports_unknown_hardware():
+    """`check` of a text and of a program reports hardware that does not exist, at its line."""
+    wrong = "mesh X\nhardware h1OO\nA[I_X, J_X] -> C[I, J]"
+    right = "mesh X\nhardware h1OO\nA[I_X, J] -> C[I, J]"
+
+    assert [(d.code, d.line) for d in sl.check(wrong)] == [("SH501", 2), ("SH202", 3)]
+    assert [(d.code, d.line) for d in sl.check(right)] == [("SH501", 2)]
+    assert [(d.code, d.line) for d in sl.check(sl.parse(right))] == [("SH501", 2)]
+    assert sl.check(right.replace("h1OO", "h100")) == []
+
+
+def test_plans_print_as_programs():
+    """`print(plan)` shows what `shardlang lower` prints; its repr is one line."""
+    from shardlang.ir.printer import print_plan
+
+    plan = sl.lower(sl.parse(CHAIN))
+
+    assert str(plan) == print_plan(plan)
+    assert "\n" not in repr(plan)

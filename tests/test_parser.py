@@ -554,3 +554,67 @@ def test_both_parsers_read_the_same():
     loaded, built = grammar.load_parser(), grammar.build_parser()
 
     assert all(built.parse(text) == loaded.parse(text) for text in ALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "hint"),
+    [
+        ("optimiser adam", 11, "did you mean `optimizer`?"),
+        ("dim B=3", 5, "did you mean `dims`?"),
+        ("mseh X=4", 6, "did you mean `mesh`?"),
+        ("inputs In: [B]", 10, "did you mean `input`?"),
+        ("A B", 3, "a product is"),
+    ],
+)
+def test_a_mistyped_declaration_is_recognised(text: str, column: int, hint: str):
+    """A first word that is close to that of a declaration gets its form as a hint."""
+    (mistake,) = mistakes(text)
+
+    assert column == mistake.column
+    assert (mistake.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "arrow"),
+    [
+        ("-> B[I]", 1, "->"),
+        ("A[I] + -> B[I]", 8, "->"),
+        (r"A[I] \cdot \to B[I]", 12, r"\to"),
+        ("C[I] = A[I] · → B[I]", 15, "→"),
+    ],
+)
+def test_a_missing_tensor_is_named(text: str, column: int, arrow: str):
+    """An arrow where a tensor should stand says that one is missing."""
+    (mistake,) = mistakes(text)
+
+    assert (column, f"a tensor is missing before `{arrow}`") == (mistake.column, mistake.message)
+
+
+@pytest.mark.parametrize("gap", ["\n\n", "\n\n\n  \n", "\n# one\n\n# two\n\n"])
+def test_an_operator_goes_on_over_empty_lines(gap: str):
+    """Empty lines behind an operator are as good as comments."""
+    assert items("C[I] = A[I] + B[I]") == items(f"C[I] = A[I] +{gap}B[I]")
+    assert 2 == len(items(f"C[I] = A[I]{gap}D[I] = B[I]"))
+
+
+def test_an_operator_at_the_end_asks_for_more():
+    """Where nothing follows, or a statement of its own, the operator's line is the wrong one."""
+    (mistake,) = mistakes("C[I] = A[I] +\n\n\n")
+    (other,) = mistakes("C[I] = A[I] +\n\nD[I] = B[I]\n")
+
+    assert [(1, 14), (1, 14)] == [(d.line, d.column) for d in (mistake, other)]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (r"d\text{Tmp}[B_X, F] -> d\text{Out}[B_X, F]", "dTmp[B_X, F] -> dOut[B_X, F]"),
+        (r"d\mathbf{W}_\text{in}[D] -> dA_\mathrm{x}[D]", "dW_in[D] -> dA_x[D]"),
+        (r"d\text{W_{in}}[D] -> My\textbf{Out}[D]", "dW_in[D] -> MyOut[D]"),
+        (r"AllReduce_Y\text{A}[I]{U_Y} -> B[I]", "AllReduce_Y A[I]{U_Y} -> B[I]"),
+        (r"AllReduce_Y \text{A}[I]{U_Y} -> B[I]", "AllReduce_Y A[I]{U_Y} -> B[I]"),
+    ],
+)
+def test_letters_before_a_wrapper_belong_to_the_name(text: str, plain: str):
+    """`d` with a wrapper right behind it is one name; a collective's head is not part of one."""
+    assert items(plain) == items(text)

@@ -50,6 +50,15 @@ def commands(body: str) -> list[Shown]:
     return result
 
 
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+def test_links_lead_somewhere(page):
+    """Each relative link of a page names a file that exists."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text)
+
+    assert [t for t in targets if not ((ROOT / page).parent / t).exists()] == []
+
+
 def output(command: str) -> tuple[str, ...]:
     """Run a command in the repository, `shardlang` being this one, and give what it prints."""
     script = 'shardlang() { "$PYTHON" -m shardlang "$@"; }\n' + command

@@ -307,6 +307,28 @@ def test_large_programs_are_run_small():
     assert {dim.name: size for dim, size in numbers.dims.items() if size > 16} == {"D": 8192}
 
 
+def test_collectives_of_two_modules_are_told_apart():
+    """Where a plan ran in two precisions, each line says of which; all lines fit 80 columns."""
+    array = ArrayCheck("Out", "output with backward", "bf16", 0.001, 0.1, 16)
+    checks = tuple(
+        CollectivesCheck(function, 10, 10, floats=floats)
+        for floats in ("bf16", "f32")
+        for function in ("forward", "forward_backward")
+    )
+    sizes = {f"dim_{number}": 4 for number in range(20)}
+    notes = ("made small for this run: " + ", ".join(f"{n}=4 of 4096" for n in sizes),)
+    result = VerifyResult((array,), checks, notes=notes, mesh={"X": 16}, dims=sizes)
+    lines = result.to_text().splitlines()
+
+    assert len(lines) == len(set(lines))
+    assert (
+        "collectives of forward_backward (f32): 10 in the plan, 10 lowered by JAX: equal" in lines
+    )
+    assert max(map(len, lines)) <= 80
+    once = VerifyResult((array,), checks[:2]).to_text()
+    assert "collectives of forward: 10 in the plan, 10 lowered by JAX: equal one to one" in once
+
+
 def test_result_survives_json():
     """A result read back from its JSON is the same."""
     result = VerifyResult(

@@ -21,6 +21,9 @@ LABELS = {
     "gathered_peak": "gathered",
 }
 
+LIMITS = {"link": "hops, latency, wraparound and switches are not modelled yet"}
+"""What a report says of a collective model under its header."""
+
 Cell = str | Formula | Array | Condition
 """A cell keeps its formula, array or condition, for those who print them otherwise."""
 
@@ -121,10 +124,12 @@ def _setting(report: Report) -> Block:
         ("dims", ", ".join(_size(*item) for item in report.dims.items())),
         ("hardware", "none" if report.hardware is None else report.hardware.name),
     ]
-    notes = (
+    notes = [
         "Every figure is of one device. Times assume peak rates and no latency: T_overlapped is a lower bound.",
-    )
-    return Block("Setting", ("what", "value"), tuple(rows), ("value",), notes=notes)
+    ]
+    if report.model in LIMITS:
+        notes.append(f"Model {report.model}: {LIMITS[report.model]}.")
+    return Block("Setting", ("what", "value"), tuple(rows), ("value",), notes=tuple(notes))
 
 
 def _size(name: str, size: float | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from shardlang.backends.report_tables import LIMITS
 from shardlang.backends.units import amount, count, si, UNITS
 from shardlang.cost.report import PASSES, Report
 
@@ -124,6 +125,9 @@ class _Printer:
             yield from self.labelled("dims", ", ".join(dims))
         yield from self.labelled("hardware", self.hardware())
         yield from self.labelled("figures", "of one device; times assume peak rates and no latency")
+        limits = LIMITS.get(report.model)
+        if limits:
+            yield from self.labelled("", f"model {report.model}: {limits}")
 
     def hardware(self) -> str:
         report = self.report

@@ -12,7 +12,7 @@ FORMATS = ("text", "json", "latex", "markdown")
 """What `--format` takes."""
 
 STRATEGIES = ("book", "optimal")
-"""What `--strategy` takes; `optimal` is not there yet and says so."""
+"""What `--strategy` takes: the book's rules, or a search over all plans."""
 
 _NAME = r"[^\W\d]\w*'*"
 _VALUE = re.compile(
@@ -71,6 +71,14 @@ def mesh(text: str) -> str:
     return text
 
 
+def duration(text: str) -> float:
+    """Read seconds: `10s`, `500ms`, `2min`, or a bare number."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min)?\s*", text)
+    if match is None or len(text) > _LONGEST_NUMBER:
+        raise ArgumentTypeError(f"{shorten(text)} is not a time such as 10s, 500ms or 2min")
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "min": 60.0, None: 1.0}[match[2]]
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """Quote what was typed, cut where it is long."""
     return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"
@@ -108,7 +116,30 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
         return text if shown else SUPPRESS
 
     group.add_argument(
-        "--strategy", choices=STRATEGIES, default="book", help=described("the rules (book)")
+        "--strategy",
+        choices=STRATEGIES,
+        default="book",
+        help=described("the rules (book), or a search for the best plan (optimal)"),
+    )
+    group.add_argument(
+        "--objective",
+        choices=("bytes", "time", "serial"),
+        default="bytes",
+        help=described("what is least: bytes moved, T_overlapped or T_serial (optimal)"),
+    )
+    group.add_argument(
+        "--prices",
+        choices=("book", "link"),
+        default="link",
+        help=described(
+            "what a collective costs: the book's bytes, or what a device sends (optimal)"
+        ),
+    )
+    group.add_argument(
+        "--budget",
+        metavar="10s",
+        type=duration,
+        help=described("how long to search; the best so far is given with its gap (optimal)"),
     )
     group.add_argument(
         "--pass",

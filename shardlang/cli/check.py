@@ -49,10 +49,16 @@ def run(arguments: Namespace) -> int:
 
 def _diagnostics(arguments: Namespace) -> list[Diagnostic]:
     from shardlang import check
+    from shardlang.cost.hardware import hardware_mistakes
     from shardlang.diagnostics import ShardlangError
+    from shardlang.hardware.catalogue import load_hardware
 
+    source = read_text(arguments)
+    if arguments.hardware is not None:
+        load_hardware(arguments.hardware)
     try:
-        program = resolve_text(read_text(arguments), arguments)
+        program = resolve_text(source, arguments)
     except ShardlangError as error:
-        return list(error.diagnostics)
+        wrong = [] if arguments.hardware is not None else hardware_mistakes(source)
+        return list(ShardlangError([*error.diagnostics, *wrong]).diagnostics)
     return check(program, explicit=arguments.explicit)

@@ -23,7 +23,8 @@ def configure(parser: ArgumentParser) -> None:
         "--model",
         choices=("book", "link"),
         default="book",
-        help="the book's bytes (default), or exact rings with hops and latency",
+        help="the book's bytes (default), or what one device sends, with (n-1)/n (link; hops, latency, "
+        "wraparound and switches are not modelled yet)",
     )
     group.add_argument(
         "--overlap",

@@ -11,7 +11,7 @@ from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import write_result
 
 if TYPE_CHECKING:
-    from shardlang.ir.plan import Plan
+    from shardlang.ir.plan import Plan, Proof
 
 NAME = "lower"
 HELP = "the program with its collectives written out, forward and backward"
@@ -36,6 +36,17 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def _proof(proof: Proof) -> dict[str, Any]:
+    return {
+        "objective": proof.objective,
+        "prices": proof.prices,
+        "cost": float(proof.cost),
+        "bound": float(proof.bound),
+        "gap": float(proof.gap),
+        "optimal": proof.optimal,
+    }
+
+
 def _described(plan: Plan, text: str) -> dict[str, Any]:
     """Give the plan as data: the text, and for each step what asked for it."""
     from shardlang.ir.printer import statement
@@ -55,6 +66,7 @@ def _described(plan: Plan, text: str) -> dict[str, Any]:
         "schema": SCHEMA,
         "strategy": plan.strategy,
         "program": text,
+        "proof": None if plan.proof is None else _proof(plan.proof),
         "steps": steps,
         "warnings": list(plan.warnings),
     }

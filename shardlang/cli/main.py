@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shardlang import __version__
+from shardlang.cli import arguments as options
 from shardlang.cli import check, cost, emit_jax, fmt, hardware, lower, verify
 from shardlang.cli.streams import (
     complain,
@@ -84,7 +85,7 @@ def build_parser() -> ArgumentParser:
             command.NAME, help=command.HELP, description=command.HELP, allow_abbrev=False
         )
         command.configure(own)
-        own.set_defaults(run=command.run)
+        own.set_defaults(run=command.run, parser=own)
     return parser
 
 
@@ -149,7 +150,11 @@ def _dispatch(argv: Sequence[str]) -> int:
         return 0
     _refuse_unknown(argv[0])
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments, extra = build_parser().parse_known_args(argv)
+        if extra:
+            # argparse itself would show the usage of `shardlang`, which lists commands alone
+            listed = " ".join(options.shorten(word) for word in extra)
+            arguments.parser.error(f"unrecognized arguments: {listed}")
     except SystemExit as stop:
         # argparse has printed its message; `--help` and `--version` stop with 0.
         return stop.code if isinstance(stop.code, int) else WRONG_USAGE

@@ -120,7 +120,16 @@ def lower_program(program: Program, arguments: Namespace) -> Plan:
     from shardlang.passes import lower
 
     if arguments.strategy == "optimal":
-        raise UsageError("--strategy optimal is not in this version yet; use --strategy book")
+        from shardlang.planner.program import best_plan
+
+        return best_plan(
+            program,
+            prices=arguments.prices,
+            objective=arguments.objective,
+            budget=arguments.budget,
+            keep_gathered=arguments.keep_gathered is not None,
+            forward_only=arguments.passes == "forward",
+        )
     return lower(
         program,
         strategy=arguments.strategy,

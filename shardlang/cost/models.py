@@ -11,14 +11,16 @@ axes in question:
 | AllToAll      | the operand times the axis size | V/4  | (V/n)(n-1)/n          |
 | Permute       | the operand                     | V    | V                     |
 
-`link` counts what one device sends, exactly; n is the product of the axis sizes. An axis of size 1
-takes no part: over such axes alone nothing moves. Either way time is bytes over the bandwidth of
-the axes; hops, latency and wraparound are not modelled yet.
+`link` counts what one device sends of its own, exactly; n is the product of the axis sizes. An axis
+of size 1 takes no part: over such axes alone nothing moves. Time is bytes over the bandwidth of the
+axes, but for AllToAll in `link`: on a ring a block is forwarded by the devices on its way, so its
+links carry V/4, not what one device sends. Hops, latency, wraparound and switches are not modelled
+yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +40,11 @@ class Moved:
 
 
 class Model(Protocol):
-    """A collective model: a name, and a method a collective that gives bytes a device."""
+    """A collective model: a name, and a method a collective that gives bytes a device.
+
+    Where a device's links carry more than the device sends of its own, the model has another method
+    with the suffix `_load` (as in `all_to_all_load`): those bytes then give the time.
+    """
 
     name: str
 
@@ -110,6 +116,10 @@ class Link:
         """Give v(n-1)/n of the operand v: what a device keeps does not move."""
         return _all_but_own(moved.operand, moved.n)
 
+    def all_to_all_load(self, moved: Moved) -> Formula:
+        """Give V/4, what the links at one device of a ring carry: blocks are forwarded."""
+        return Formula.of(moved.operand * moved.n / 4)
+
     def permute(self, moved: Moved) -> Formula:
         """Give the operand."""
         return Formula.of(moved.operand)
@@ -134,10 +144,23 @@ COST: Mapping[type, str] = {
 
 def bytes_moved(model: Model, step: Step, moved: Moved, axes: Sequence[object]) -> Formula:
     """Give the bytes a device of a collective; over no axes that count, zero."""
-    method = COST.get(type(step.op))
-    if method is None:
-        raise LookupError(f"internal error: {type(step.op).__name__} has no row in the table COST")
+    method = _method(step)
     if not axes:
         return Formula()
     result: Formula = getattr(model, method)(moved)
     return result
+
+
+def bytes_carried(model: Model, step: Step, moved: Moved, axes: Sequence[object]) -> Formula:
+    """Give the bytes that a collective's time counts: those moved, unless blocks are forwarded."""
+    load: Callable[[Moved], Formula] | None = getattr(model, f"{_method(step)}_load", None)
+    if load is None or not axes:
+        return bytes_moved(model, step, moved, axes)
+    return load(moved)
+
+
+def _method(step: Step) -> str:
+    method = COST.get(type(step.op))
+    if method is None:
+        raise LookupError(f"internal error: {type(step.op).__name__} has no row in the table COST")
+    return method

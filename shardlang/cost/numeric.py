@@ -19,6 +19,7 @@ from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
+    from shardlang.cost.symbols import Symbols
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "gathered_peak")
 TIMES = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
@@ -32,6 +33,16 @@ def number(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return inf
+
+
+def _no_symbol(name: str, symbols: Symbols) -> str:
+    """Say what there is in place of a name that nothing has."""
+    groups = {
+        words: [symbol for symbol, kind in symbols.kinds.items() if kind == each]
+        for each, words in (("dim", "dims"), ("axis", "axes"), ("hardware", "hardware figures"))
+    }
+    listed = "; ".join(f"{words} {', '.join(found)}" for words, found in groups.items() if found)
+    return f"this report has no dim, axis or hardware figure {name!r}; it has {listed}"
 
 
 class Outputs(tuple[Any, ...]):
@@ -57,7 +68,8 @@ class Compiled:
     It gives one array an output, all of the shape that the arguments broadcast to, in floats:
     seconds, bytes, FLOPs of both passes, and `memory`, the total in bytes. An output may name a pass
     (`forward.t_comms`) or a part of memory (`memory.activations`). Where an axis has size 1, its
-    collectives cost nothing. A dim that is declared by others (`F=4*D`) follows them.
+    collectives cost nothing. A dim that is declared by others (`F=4*D`) follows them. An axis whose
+    size is 1 in the report itself has no collectives left: to be named, it has to stay 1.
     """
 
     names: tuple[str, ...]
@@ -68,6 +80,7 @@ class Compiled:
     groups: Mapping[str, Groups]
     axes_overlap: bool
     own: Mapping[str, str]
+    ones: tuple[str, ...] = ()
 
     @staticmethod
     def of(report: Report, names: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
@@ -76,7 +89,7 @@ class Compiled:
         arguments = tuple(symbols.of.get(name, name) for name in names)
         for name, symbol in zip(names, arguments, strict=True):
             if symbol not in symbols.kinds:
-                raise ValueError(f"no symbol is called {name!r}: {', '.join(symbols.kinds)}")
+                raise ValueError(_no_symbol(name, symbols))
         derived = _derived(report, arguments)
         known = {s: v for s, v in report.known.items() if s not in arguments and s not in derived}
         formulas: dict[str, Formula] = {}
@@ -122,6 +135,11 @@ class Compiled:
             },
             axes_overlap=report.overlap == "axes",
             own={symbol: name for name, symbol in symbols.of.items()},
+            ones=tuple(
+                symbol
+                for symbol in arguments
+                if symbols.kinds[symbol] == "axis" and report.known.get(symbol) == 1
+            ),
         )
 
     def __call__(self, *arrays: Any, **named: Any) -> Outputs:
@@ -131,6 +149,13 @@ class Compiled:
         if len(arrays) > len(self.names) or set(given) != set(self.names):
             raise TypeError(f"expected {', '.join(self.names)}")
         values: dict[str, Any] = {n: np.asarray(v, dtype=np.float64) for n, v in given.items()}
+        for name in self.ones:
+            if np.any(values[name] != 1):
+                raise ValueError(
+                    f"the axis {self.own[name]} has size 1 in this report, which has no collectives"
+                    f" over it: to vary {self.own[name]}, lower the program with another size of it,"
+                    " or with none"
+                )
         shape = np.broadcast_shapes(*(value.shape for value in values.values()))
         known: dict[str, Any] = {**self.constants, **values}
         known.update(self._follow(known))

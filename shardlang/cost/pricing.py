@@ -8,7 +8,7 @@ it is priced as if all of it crossed the `@dcn` axes, once, since they share a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import cast
 
@@ -17,7 +17,7 @@ from shardlang.cost.flops import counts, flops
 from shardlang.cost.formula import composite, Formula
 from shardlang.cost.local import local_bytes
 from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
-from shardlang.cost.models import bytes_moved, Model, Moved
+from shardlang.cost.models import bytes_carried, bytes_moved, Model, Moved
 from shardlang.cost.quantities import (
     CollectiveCost,
     ComputeCost,
@@ -159,7 +159,8 @@ class Pricing:
             n=name(Monomial.of(*(axis.name for axis in axes))),
         )
         sent = bytes_moved(self.model, step, moved, axes)
-        time = sent / self.bandwidth(axes) if axes else sent
+        carried = bytes_carried(self.model, step, moved, axes)
+        time = carried / self.bandwidth(axes) if axes else carried
         return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
@@ -280,7 +281,9 @@ class Pricing:
             self.warnings.append(
                 f"the optimizer '{optimizer}' is not known ({listed}): its state counts 0 bytes"
             )
+        self.warnings.extend(self.leaves())
         if self.hardware is not None:
+            self.warnings.extend(self.crowded())
             used = frozenset[str]().union(
                 *(t.quantity("t_comms").formula.names for t in totals.values())
             )
@@ -297,3 +300,46 @@ class Pricing:
         values += [q.value for q in held.quantities.values()]
         if any(value is not None and value > LARGEST for value in values):
             self.warnings.append("some values are beyond 1e300 and are left out")
+
+    def crowded(self) -> Iterator[str]:
+        """Warn where the mesh needs more axes of the interconnect than the chip has."""
+        assert self.hardware is not None
+        have = self.hardware.get("ici_axes")
+        spans: dict[str, Fraction] = {}
+        for info in self.axes:
+            size = self.known.get(self.symbols.of[info.axis.name])
+            if info.network == "ici" and size is not None and size > 1:
+                spans[info.axis.name] = self.known[self.symbols.links(info.axis)]
+        needed = sum(spans.values())
+        if have is not None and needed > have:
+            listed = ", ".join(f"{n} ({m})" if m != 1 else n for n, m in spans.items())
+            yield (
+                f"the mesh axes {listed} take {needed} axes of the interconnect, and"
+                f" {self.hardware.name} has {have:g}: their times count links of its own for each,"
+                " and can be too short"
+            )
+
+    def leaves(self) -> Iterator[str]:
+        """Warn of leaves that may not count as was meant, or that nothing uses."""
+        program = self.plan.program
+        leaves = program.leaves
+        if any(leaf.kind == "param" and leaf.declared for leaf in leaves):
+            names = [
+                leaf.array.name
+                for leaf in leaves
+                if leaf.kind == "input" and not leaf.declared and leaf.array.name.startswith("W")
+            ]
+            if names:
+                counts = "counts as an input" if len(names) == 1 else "count as inputs"
+                yield (
+                    f"{', '.join(names)} {counts}, not as weights: other leaves are declared with"
+                    " `param`, so that names starting with W mean nothing"
+                )
+        used = {use.tensor.name for item in program.statements for use in item.operands}
+        idle = [x for x in leaves if x.declared and x.array.name not in used]
+        weights = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "param")
+        inputs = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "input")
+        if weights:
+            yield f"nothing uses {weights}: declared with `param`, it counts as a weight all the same"
+        if inputs:
+            yield f"nothing uses {inputs}, declared with `input`"

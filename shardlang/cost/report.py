@@ -18,13 +18,13 @@ from typing import Any, Literal
 
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
+from shardlang.cost.hardware import hardware_of
 from shardlang.cost.models import Model, MODELS
 from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
 from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
-from shardlang.source import Span
 
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
@@ -168,6 +168,15 @@ class Report:
         """Give the report as a piece of HTML."""
         return self._render("html")
 
+    def __str__(self) -> str:
+        """Print the report as text."""
+        return self.to_text().rstrip("\n")
+
+    def __repr__(self) -> str:
+        """Say what it is, in a line: the text has all of it."""
+        hardware = "" if self.hardware is None else f" on {self.hardware.name}"
+        return f"<Report of {self.plan!r}, model {self.model}{hardware}>"
+
     def _repr_html_(self) -> str:
         return self.to_html()
 
@@ -224,11 +233,4 @@ def _hardware(plan: Plan, given: str | Hardware | None) -> Hardware | None:
     if given is not None:
         return load_hardware(given)
     name = plan.program.hardware
-    if name is None:
-        return None
-    source = plan.program.source
-    start = source.text.find("hardware")
-    start = source.text.find(name, start + len("hardware")) if start >= 0 else -1
-    if start < 0:
-        return load_hardware(name, source, Span(0, 0))
-    return load_hardware(name, source, Span(start, start + len(name)))
+    return None if name is None else hardware_of(plan.program.source, name)

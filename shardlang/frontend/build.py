@@ -528,11 +528,15 @@ class Builder:
             word = _word(_token(parts[0]))
             return _Name(word, (), word.span)
         subs = tuple(p for p in parts if isinstance(p, _Sub))
-        first, second = parts[0], parts[1]
-        if isinstance(second, _Name):  # \text{…}
-            span = _span_of(first).join(_span_of(parts[2]))
-            base, subs = second.base, second.subs + subs
-            base = base if second.subs else Word(base.text, span)
+        first = parts[0]
+        inner = next((p for p in parts if isinstance(p, _Name)), None)
+        if inner is not None:  # \text{…}, perhaps with letters before it
+            closing = parts[parts.index(inner) + 1]
+            span = _span_of(first).join(_span_of(closing))
+            base, subs = inner.base, inner.subs + subs
+            glued = _token(first).type == "GLUED"
+            before = _word(_token(first)).text if glued else ""
+            base = base if inner.subs and not glued else Word(before + base.text, span)
         else:
             base = _word(_token(first))
             span = base.span
@@ -828,15 +832,16 @@ def _exact(token: Token) -> Fraction:
     small = len(digits) <= 4 * SIZE_DIGITS and len(power_digits) <= 4
     power = int(sign + power_digits) if small else 0
     if not small or abs(power) > 2 * SIZE_DIGITS or len(whole) + power > SIZE_DIGITS + 1:
-        raise FormError(_span(token), _too_large(shown(str(token))))
+        raise FormError(_span(token), too_large(shown(str(token))))
     value = Fraction(int(digits or "0"), 10 ** len(decimals or "")) * Fraction(10) ** power
     value *= _SUFFIXES.get(suffix, 1)
     if value > LARGEST_SIZE:
-        raise FormError(_span(token), _too_large(shown(str(token))))
+        raise FormError(_span(token), too_large(shown(str(token))))
     return value
 
 
-def _too_large(what: str) -> WrongSize:
+def too_large(what: str) -> WrongSize:
+    """Say that a number, as it is shown, is beyond what is read."""
     return WrongSize(
         f"{what} is out of range", f"numbers go up to 1e{SIZE_DIGITS}, with as many decimals"
     )
@@ -855,7 +860,7 @@ def _compute(
             )
         limit = _NAMED_POWER if left.value is None else 4 * SIZE_DIGITS
         if exponent > limit:
-            raise FormError(right.span, _too_large(f"an exponent above {limit}"))
+            raise FormError(right.span, too_large(f"an exponent above {limit}"))
     if op == "/" and right.value == 0:
         raise FormError(right.span, WrongSize("a size can't be divided by zero"))
     if left.value is None or right.value is None:
@@ -873,5 +878,5 @@ def _compute(
         case "**":
             value = a ** int(b)
     if abs(value) > LARGEST_SIZE or value.denominator > LARGEST_SIZE:
-        raise FormError(span, _too_large("this size"))
+        raise FormError(span, too_large("this size"))
     return value

@@ -166,7 +166,7 @@ class UnknownSetting(Mistake):
 
     def message(self) -> str:
         """Name it."""
-        return f"{self.name} is neither a dim or an axis of this program nor a hardware quantity"
+        return f"{self.name} is neither a dim nor an axis of this program, nor a hardware quantity"
 
     def hint(self) -> str | None:
         """Give the nearest name."""

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import declaration_errors, errors
+from shardlang.frontend.build import LARGEST_SIZE, too_large
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.parser import parse
 from shardlang.frontend.renames import Tie
-from shardlang.frontend.sizes import names_in, SizeTable
+from shardlang.frontend.sizes import names_in, shortest, SizeTable
 from shardlang.frontend.syntax import (
     AxisDecl,
     DimDecl,
@@ -83,8 +84,14 @@ def mesh_line(items: Iterable[Item], overrides: Overrides, reporter: Reporter) -
     text = overrides.mesh.strip()
     source = Source("--mesh", text if text.split(" ")[0] == "mesh" else f"mesh {text}")
     reporter = Reporter(source)
-    given = [item for item in parse(source).items if isinstance(item, MeshDecl)]
+    given = [item for item in parse(source, whole=False).items if isinstance(item, MeshDecl)]
     return MeshLine(tuple(axis for item in given for axis in item.axes), reporter)
+
+
+def own_axes(items: Iterable[Item]) -> tuple[str, ...]:
+    """List the axes of the text's own mesh lines."""
+    lines = (item for item in items if isinstance(item, MeshDecl))
+    return tuple(axis.name.text for line in lines for axis in line.axes)
 
 
 def axis_names(line: MeshLine) -> tuple[str, ...]:
@@ -200,15 +207,18 @@ class SizeReader:
         """Keep what is of this program; report names that are nobody's."""
         given: dict[str, Fraction] = {}
         for name, value in sizes.items():
-            if name in self.known:
+            if name in self.known and value > LARGEST_SIZE:
+                text = shortest(value)
+                self._about_setting(f"{name}={text}", too_large(f"`{text}`"), len(name) + 1)
+            elif name in self.known:
                 given[name] = Fraction(value)
             elif not is_hardware(name, self.names):
                 self._about_setting(name, declaration_errors.UnknownSetting(name, self.known))
         return given
 
-    def _about_setting(self, name: str, mistake: Mistake) -> None:
-        reporter = Reporter(Source("--set", name))
-        reporter.report(Span(0, len(name)), mistake)
+    def _about_setting(self, text: str, mistake: Mistake, start: int = 0) -> None:
+        reporter = Reporter(Source("--set", text))
+        reporter.report(Span(start, len(text)), mistake)
         self.reporters.append(reporter)
 
     def _expressions(self) -> dict[str, SizeExpr]:

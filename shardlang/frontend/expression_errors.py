@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardlang.diagnostics import Mistake
-from shardlang.frontend.hints import contraction, listed, suggest
+from shardlang.frontend.hints import contraction, few, listed, nearest, suggest
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,20 @@ class UnknownFunction(Mistake):
     title: ClassVar[str] = "unknown function"
     name: str
     known: tuple[str, ...]
+    tensor: str | None = None
 
     def message(self) -> str:
         """Name it."""
         return f"{self.name} is not a function, a reduction or a collective"
 
     def hint(self) -> str | None:
-        """Give the nearest one."""
-        return suggest(self.name, self.known, "there are")
+        """Give the form of a tensor where one was meant, else the nearest functions."""
+        if self.tensor is not None:
+            return f"a tensor has square brackets: {self.tensor}"
+        match = nearest(self.name, self.known)
+        if match is not None:
+            return f"did you mean {match}?"
+        return f"the nearest are {listed(few(self.name, self.known))}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class ResultLacks(Mistake):
     result: str
     dims: tuple[str, ...]
     product: bool
+    reading: str | None = None
 
     def message(self) -> str:
         """Name the result and the dims."""
@@ -63,10 +70,44 @@ class ResultLacks(Mistake):
     def hint(self) -> str | None:
         """Say how to contract or keep it."""
         one = len(self.dims) == 1
+        it = "it" if one else "them"
         if self.product:
-            return f"contract {'it' if one else 'them'} with {contraction(self.dims)}, or keep {'it' if one else 'them'}"
-        subscript = self.dims[0] if one else "{" + ",".join(self.dims) + "}"
-        return f"add {'it' if one else 'them'} up with sum_{subscript}(..), or keep {'it' if one else 'them'}"
+            way = f"contract {it} with {contraction(self.dims)}, or keep {it}"
+        else:
+            subscript = self.dims[0] if one else "{" + ",".join(self.dims) + "}"
+            way = f"add {it} up with sum_{subscript}(..), or keep {it}"
+        if self.reading is None:
+            return way
+        return f"{way}; {'or ' * self.reading.startswith('did')}{self.reading}"
+
+
+@dataclass(frozen=True)
+class DimsExchanged(Mistake):
+    """`xs[B, S, D] = x[B, T, D]`: a sum over T and a broadcast along S, which nobody means."""
+
+    code: ClassVar[str] = "SH243"
+    title: ClassVar[str] = "dims lost and gained"
+    result: str
+    lost: tuple[str, ...]
+    gained: tuple[str, ...]
+    rename: str | None = None
+    reading: str | None = None
+
+    def message(self) -> str:
+        """Name the dims of both."""
+        return (
+            f"{self.result} lacks {listed(self.lost)}, which the expression has, "
+            f"and has {listed(self.gained)}, which the expression lacks"
+        )
+
+    def hint(self) -> str | None:
+        """Give the line that renames, or what was meant."""
+        if self.reading is not None:
+            return self.reading
+        if self.rename is not None:
+            return f"the same value under other dim names is {self.rename}"
+        subscript = self.lost[0] if len(self.lost) == 1 else "{" + ",".join(self.lost) + "}"
+        return f"to sum and then broadcast, write sum_{subscript}(..) in a line of its own"
 
 
 @dataclass(frozen=True)
@@ -234,10 +275,23 @@ class NotSplit(Mistake):
     collective: str
     axis: str
     operand: str
+    split: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
     def message(self) -> str:
         """Name the axis and the operand."""
         return f"{self.collective} over {self.axis}: no dim of {self.operand} is split over {self.axis}"
+
+    def hint(self) -> str | None:
+        """Say what the axis or the operand allows."""
+        if self.axis in self.partial:
+            return (
+                f"partial sums over {self.axis} are added up with "
+                f"AllReduce_{self.axis} or ReduceScatter_{{{self.axis},..}}"
+            )
+        if self.split:
+            return f"it is split over {listed(self.split)}"
+        return f"write {self.operand} without {self.collective}, or split a dim of it"
 
 
 @dataclass(frozen=True)

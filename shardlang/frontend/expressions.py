@@ -259,7 +259,7 @@ class Expressions:
         if value.kind == "star" and want is not None and not want.chain:
             lacking = tuple(dim for dim in dims if dim not in want.axes)
         kept = tuple(dim for dim in dims if dim not in lacking)
-        product = Pending(Einsum(lacking), value.factors, kept, value.span)
+        product = Pending(Einsum(lacking), value.factors, kept, value.span, implied=lacking)
         return product if value.scale == ONE else self._scaled(product, value.scale, want)
 
     def _scaled(self, product: Pending, scale: Monomial, want: Want | None) -> Sum | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Reporter
 from shardlang.frontend.build import HEADS, RENAME
+from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
 from shardlang.frontend.syntax import (
     AxisDecl,
@@ -45,6 +47,7 @@ from shardlang.source import Source, Span
 _COMMENT_COLUMN = 60
 _SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
 _PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
+_PLAIN_WORD = re.compile(r"[^\W_][^\W_']*'*")
 _SUM, _PRODUCT, _UNARY, _ATOM = 1, 2, 3, 4
 
 
@@ -181,7 +184,9 @@ class _Spelling:
     def __init__(self, tree: File) -> None:
         declared = [i for i in tree.items if isinstance(i, MeshDecl)]
         names = {axis.name.text for mesh in declared for axis in mesh.axes}
-        self._axes = frozenset(names) if declared else frozenset("WXYZ")
+        self._axes = frozenset(names if declared else USUAL_AXES)
+        implied = () if declared else implied_axes(tree.items)
+        self._possible = AxisNames(tuple(sorted(self._axes.union(implied))))
 
     def item(self, item: Item) -> str:
         """Write a statement."""
@@ -244,22 +249,35 @@ class _Spelling:
         words = [w.text for w in (*dim.braced, *dim.slashed)]
         if not words:
             return name
-        if not dim.literal and all(self._is_axes(word) for word in words):
+        base, _, suffix = name.rpartition("_")
+        meant = self._possible.read(suffix) is not None or self._possible.meant(suffix)
+        if base and not dim.literal and meant:
+            if not self._is_axes(suffix):
+                return self._as_written(dim)
+            name, words = base, [suffix, *words]
+        if all(self._is_axes(word) for word in words):
             return f"{name}_{self._axes_text(words)}"
+        return self._as_written(dim)
+
+    @staticmethod
+    def _as_written(dim: DimRef) -> str:
+        """Keep the braces and slashes of a dim."""
+        name = dim.name.text
         if dim.braced:
             name += "_{" + ",".join(w.text for w in dim.braced) + "}"
         return "/".join([name, *(w.text for w in dim.slashed)])
 
     def _is_axes(self, word: str) -> bool:
         """Say whether a subscript is sure to be read as axes."""
-        return word in self._axes or all(char in self._axes for char in word)
+        return _reads(word, self._axes)
 
     def _axes_text(self, words: Sequence[str]) -> str:
-        """Write axes as one subscript: `X`, `XY`, `{data,fsdp}`."""
+        """Write axes as one subscript: `X`, `XY`, `{data,fsdp}`, `{dp_axis}`."""
         joined = "".join(words)
-        if len(words) == 1:
-            return joined
-        if joined not in self._axes and all(char in self._axes for char in joined):
+        single = len(words) == 1 or all(
+            word not in self._axes or len(word) == 1 for word in (joined, *words)
+        )
+        if single and "_" not in joined:
             return joined
         return "{" + ",".join(words) + "}"
 
@@ -313,9 +331,14 @@ class _Spelling:
         return f"{head}({inside})"
 
 
+def _reads(word: str, axes: AbstractSet[str]) -> bool:
+    """Say whether a word is an axis, or single letters that are."""
+    return bool(word) and (word in axes or all(char in axes for char in word))
+
+
 def _subscript(words: Iterable[Word], *, braces: bool = False) -> str:
-    """Write `_D`, `_{X,J}`, `_{d_model}`."""
+    """Write `_D`, `_2048`, `_{X,J}`, `_{d_model}`."""
     texts = [word.text for word in words]
-    if len(texts) == 1 and texts[0][0].isalpha() and "_" not in texts[0] and not braces:
+    if len(texts) == 1 and _PLAIN_WORD.fullmatch(texts[0]) and not braces:
         return f"_{texts[0]}"
     return "_{" + ",".join(texts) + "}"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
 from shardlang.frontend import errors, expression_errors
-from shardlang.frontend.names import COLLECTIVES, RENAME
+from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.syntax import Call, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
@@ -83,8 +83,31 @@ class Functions:
             return self._equal(call, want)
         if head == RENAME:
             return self._rename(call, want)
-        self.reporter.report(call.head.span, expression_errors.UnknownFunction(head, HEADS))
+        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        self.reporter.report(call.head.span, mistake)
         return None
+
+    def _as_tensor(self, call: Call) -> str | None:
+        """Write `A(I_X, J)` with the brackets of a tensor, where its arguments are dims."""
+        words: list[str] = []
+        for argument in call.arguments:
+            if not isinstance(argument, TensorRef) or argument.name is None:
+                return None
+            if argument.dims is not None or argument.marker is not None or argument.transposed:
+                return None
+            words.append(argument.name.text)
+        values, axes = self.expressions.values, self.expressions.relayouts.axes
+        dims = self.expressions.dims
+        if not words or any(word in values.entries for word in words):
+            return None
+        usual = AxisNames((*axes.names, *USUAL_AXES)) if axes.implied else axes
+        name = call.head.text
+        tensor = (
+            name in values.entries
+            or (len(name) == 1 and name.isupper())
+            or any(usual.ends_in_axes(word) or Dim(word) in dims for word in words)
+        )
+        return f"{call.head.text}[{', '.join(words)}]" if tensor else None
 
     def _arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
         """Evaluate the arguments; report another number of them."""

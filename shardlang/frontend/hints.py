@@ -19,6 +19,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def few(name: str, known: Iterable[str]) -> list[str]:
+    """Give the three known names that are closest to a word, however far they are."""
+    return get_close_matches(name.lower(), sorted(set(known)), 3, 0.0)
+
+
 def suggest(name: str, known: Sequence[str], what: str) -> str | None:
     """Say which name was meant, or else which names of that kind there are."""
     match = nearest(name, known)

@@ -1,7 +1,7 @@
 """Where statements start and end: lines, brackets, comments and operators that ask for more.
 
 A statement is a line. It goes on over line ends inside brackets, after an operator, an arrow, `=` or
-a comma, and where the next line starts with an operator. A bracket that is never closed does not
+a comma (over empty lines and comments too), and where the next line starts with an operator. A bracket that is never closed does not
 hold the rest of the file: it ends with its line. Time and memory grow linearly with the text.
 """
 
@@ -154,12 +154,13 @@ class _Splitter:
 
     def _carries_over(self, following: int) -> bool:
         text = self.text
-        if following >= len(text) or _BLANK.match(text, following):
+        if following >= len(text):
             return False
-        if not self._content:  # a comment's line between
+        if not self._content:  # an empty line or a comment's between
             return self._joined is not None
         tail = text[max(self._line, self._end - _TAIL) : self._end]
-        if _WANTS_MORE.search(tail) or _GOES_ON.match(text, following):
+        blank = _BLANK.match(text, following)
+        if _WANTS_MORE.search(tail) or (not blank and _GOES_ON.match(text, following)):
             self._joined = self._end
             return True
         return False

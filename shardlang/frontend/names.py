@@ -6,7 +6,7 @@ line, which names are axes. Units: places are spans of the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Label, Reporter
@@ -78,6 +78,10 @@ class AxisNames:
 
     names: tuple[str, ...]
     dims: frozenset[str] = frozenset()
+    former: frozenset[str] = frozenset()
+    """The axes of the text's own mesh line, where another one is given in its place."""
+    implied: bool = False
+    """Whether no mesh line says what the axes are."""
 
     def read(self, text: str) -> tuple[Axis, ...] | None:
         """Read a word as axes: an axis name, or single-letter names one after the other."""
@@ -105,11 +109,44 @@ class AxisNames:
 
     def meant(self, text: str) -> bool:
         """Say whether a word that is no axis was surely meant as one."""
+        if self.was_axes(text):
+            return True
         if text.isupper() and any(letter in self.names or letter in USUAL_AXES for letter in text):
             return all(letter.isalpha() for letter in text)
         longer = [name for name in self.names if len(name) > 1]
         match = hints.nearest(text, longer) if len(text) > 2 else None
         return match is not None and abs(len(match) - len(text)) <= 1
+
+    def was_axes(self, text: str) -> bool:
+        """Say whether a word was axes under the text's own mesh line."""
+        axes = self.former.union(self.names) if self.former else frozenset[str]()
+        return text in axes or (bool(text) and all(letter in axes for letter in text))
+
+    def unknown(self, word: Word, start: int = 0) -> Iterator[Word]:
+        """Give the parts of a word that are no axes: letters beside axes, or else all of it."""
+        text = word.text[start:]
+        axes = self.former.union(self.names)
+        if text not in self.former and all(letter in axes for letter in text):
+            for place, letter in enumerate(text, start):
+                if letter not in self.names:
+                    yield Word(letter, tail(word, place, 1))
+        else:
+            yield Word(text, tail(word, start, len(text)))
+
+    def reading(self, dim: str, dims: Iterable[str]) -> str | None:
+        """Say how a dim such as `I_x` may have been meant, where `I` is a dim, too."""
+        base, _, suffix = dim.rpartition("_")
+        if not base or base not in dims:
+            return None
+        known = (*self.names, *(USUAL_AXES if self.implied else ()))
+        lowered = {name.lower(): name for name in known}
+        letters = [lowered.get(letter.lower(), "") for letter in suffix]
+        axis = lowered.get(suffix.lower()) or ("".join(letters) if all(letters) else None)
+        axis = axis or hints.nearest(suffix, [name for name in known if len(name) > 1])
+        if axis is None:
+            return f"{dim} is one dim here, since {suffix} is not an axis"
+        subscript = f"{{{axis}}}" if "_" in axis else axis
+        return f"did you mean {base}_{subscript}?"
 
 
 class BracketReader:
@@ -148,30 +185,28 @@ class BracketReader:
 
     def _once(self, rows: list[list[Place]], whole: Brackets, tensor: str) -> list[list[Place]]:
         """Keep each axis' first place; report the others, with what is left without either."""
-        seen: dict[Axis, Place] = {}
-        kept: list[list[Place]] = [[] for _ in rows]
-        for row, places in enumerate(rows):
-            for place in places:
-                first = seen.setdefault(place.axis, place)
-                if first is place:
-                    kept[row].append(place)
-                    continue
-                options = [
-                    _shown(
-                        tensor, _filled(whole, [[p for p in r if p is not dropped] for r in rows])
-                    )
-                    for dropped in (first, place)
-                ]
-                mistake = errors.AxisTwice(place.axis.name, tensor, tuple(dict.fromkeys(options)))
-                label = Label(first.span, f"{place.axis} stands here first")
-                self.reporter.report(place.span, mistake, [label])
-        return kept
+        seen: dict[Axis, list[Place]] = {}
+        for place in (place for places in rows for place in places):
+            seen.setdefault(place.axis, []).append(place)
+        firsts = {axis: places[0] for axis, places in seen.items()}
+        for axis, (first, *others) in seen.items():
+            if not others:
+                continue
+            options = [
+                _shown(tensor, _filled(whole, _only(rows, {**firsts, axis: place})))
+                for place in (first, *others)
+            ]
+            mistake = errors.AxisTwice(axis.name, tensor, tuple(dict.fromkeys(reversed(options))))
+            label = Label(first.span, f"{axis} stands here first")
+            self.reporter.report(others[0].span, mistake, [label])
+        return _only(rows, firsts)
 
     def _axes_of(self, word: Word) -> list[Place]:
         """Read a word that can only be axes."""
         places = self.axes.places(word)
         if places is None:
-            self.reporter.report(word.span, errors.UnknownAxis(word.text, self.axes.names))
+            for part in self.axes.unknown(word):
+                self.reporter.report(part.span, errors.UnknownAxis(part.text, self.axes.names))
             return []
         return places
 
@@ -184,9 +219,9 @@ class BracketReader:
             found = self.axes.places(ref.name, len(base) + 1)
             if found is not None:
                 text, places = base, found
-            elif base in self.axes.dims and self.axes.meant(suffix):
-                span = tail(ref.name, len(base) + 1, len(suffix))
-                self.reporter.report(span, errors.UnknownAxis(suffix, self.axes.names))
+            elif self.axes.was_axes(suffix) or (base in self.axes.dims and self.axes.meant(suffix)):
+                for part in self.axes.unknown(ref.name, len(base) + 1):
+                    self.reporter.report(part.span, errors.UnknownAxis(part.text, self.axes.names))
                 text = base
         match ref.braced:
             case (word,) if self.axes.read(word.text) is None and not self._like_axis(word.text):
@@ -217,6 +252,11 @@ class BracketReader:
             while dim in before:
                 dim = Dim(dim.name + "'")
         return dim
+
+
+def _only(rows: list[list[Place]], kept: Mapping[Axis, Place]) -> list[list[Place]]:
+    """Leave one place of each axis."""
+    return [[place for place in row if kept[place.axis] is place] for row in rows]
 
 
 def _filled(whole: Brackets, rows: list[list[Place]]) -> Brackets:

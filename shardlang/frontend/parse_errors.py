@@ -24,9 +24,15 @@ class Expected(Mistake):
     what: str
     found: str | None
     tip: str | None = None
+    missing: bool = False
 
     def message(self) -> str:
-        """Name what belongs here and what stands here; `found` None is the end of the line."""
+        """Name what belongs here and what stands here; `found` None is the end of the line.
+
+        `missing` says that what was found is right, and something is missing before it.
+        """
+        if self.missing and self.found is not None:
+            return f"{self.what} is missing before {self.found}"
         if self.found is None:
             return f"the line ends where {self.what} should follow"
         return f"expected {self.what}, not {self.found}"
@@ -140,13 +146,16 @@ class MissingOperator(Mistake):
     before: str
     after: str
     sizes: bool = False
+    tip: str | None = None
 
     def message(self) -> str:
         """Name the second operand."""
         return f"an operator is missing between {self.before} and {self.after}"
 
     def hint(self) -> str | None:
-        """List the operators."""
+        """List the operators, or give the declaration that was probably meant."""
+        if self.tip is not None:
+            return self.tip
         if self.sizes:
             return f"a product of sizes is `{self.before.strip('`')}*{self.after.strip('`')}`"
         return "a product is `A ·_D B` or `A * B`; others are ⊙ + - /"

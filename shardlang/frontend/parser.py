@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from typing import cast, TYPE_CHECKING
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from shardlang.diagnostics import Label, Reporter
+from shardlang.diagnostics import Label, Reporter, ShardlangError
 from shardlang.frontend.build import Builder, FormError, reading_at
 from shardlang.frontend.files import read_source
 from shardlang.frontend.grammar import grammar_text, load_parser
@@ -61,6 +62,9 @@ MAX_STATEMENT = 100_000
 MAX_STATEMENTS = 100_000
 """How many statements a file may have."""
 
+MAX_LIST = 2_000
+"""Up to how many characters of a wrong `dims` line its sizes are read one by one."""
+
 MAX_MISTAKES = 100
 """After how many mistakes reading stops."""
 
@@ -70,19 +74,31 @@ def _parser() -> Lark:
     return load_parser(Builder())
 
 
-def parse(source: Source) -> File:
-    """Read a whole text; raise `ShardlangError` with every mistake of form, or if it is empty."""
+def parse(source: Source, *, whole: bool = True) -> File:
+    """Read a whole text; raise `ShardlangError` with every mistake of form, or if it is empty.
+
+    Where some lines can't be read, the mistakes of meaning in the others are reported as well,
+    unless `whole` is off.
+    """
     reporter = Reporter(source)
-    tree = read(source, reporter)
+    broken: list[Span] = []
+    tree = read(source, reporter, broken)
     if not tree.items and not reporter.errors:
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), NothingToDo())
+    if whole and broken and len(reporter.errors) < MAX_MISTAKES:
+        from shardlang.frontend.resolve import other_mistakes  # noqa: PLC0415 (it parses --mesh)
+
+        raise ShardlangError((*reporter.diagnostics, *other_mistakes(tree, source, broken)))
     reporter.raise_if_errors()
     return tree
 
 
-def read(source: Source, reporter: Reporter) -> File:
-    """Read what can be read of a text, and report the rest; an empty text gives an empty tree."""
+def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -> File:
+    """Read what can be read of a text, and report the rest; an empty text gives an empty tree.
+
+    The places of the statements that can't be read are added to `broken`.
+    """
     chunks, comments = split(source.text)
     items: list[Item] = []
     if len(chunks) > MAX_STATEMENTS:
@@ -102,14 +118,58 @@ def read(source: Source, reporter: Reporter) -> File:
                     items.append(head)
                     continue
                 item = head
-            reporter.report(item.span, item.mistake, item.labels)
-            mistakes += 1
-            if mistakes == MAX_MISTAKES:
-                reporter.report(Span(chunk.end, chunk.end), TooManyMistakes(MAX_MISTAKES))
+            read_here = chunk if cut is None else cut[0]
+            good, wrong = _one_by_one(source.text, read_here)
+            items += good
+            for each in wrong or [item]:
+                reporter.report(each.span, each.mistake, each.labels)
+                mistakes += 1
+            if broken is not None:
+                broken.append(Span(read_here.start, read_here.end))
+            if mistakes >= MAX_MISTAKES:
+                end = Span(read_here.end, read_here.end)
+                reporter.report(end, TooManyMistakes(MAX_MISTAKES))
                 break
         else:
             items.append(item)
     return File(tuple(items), comments)
+
+
+def _one_by_one(text: str, chunk: Chunk) -> tuple[list[Item], list[FormError]]:
+    """Read each size of a `dims` line by itself, so that each mistake in one is reported.
+
+    Both lists are empty where the line is none, or no size is wrong by itself.
+    """
+    head = _DIMS.match(text, chunk.start, chunk.end)
+    if head is None or chunk.deep is not None or chunk.end - chunk.start > MAX_LIST:
+        return [], []
+    good: list[Item] = []
+    wrong: list[FormError] = []
+    for start, end in _listed(text, head.end(), chunk.end):
+        if not _SIZE_OF_DIM.match(text, start, end):
+            return [], []
+        blank = " " * (start - head.end())
+        alone = text[: head.end()] + blank + text[start:end]
+        item = _attempt(alone, Chunk(chunk.start, end))
+        if isinstance(item, FormError):
+            wrong.append(item)
+        else:
+            good.append(item)
+    return (good, wrong) if wrong else ([], [])
+
+
+def _listed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut a range at the commas outside brackets."""
+    depth = 0
+    for match in _LIST_SIGN.finditer(text, start, end):
+        char = match.group()
+        if char == ",":
+            if depth <= 0:
+                yield start, match.start()
+                start = match.end()
+        else:
+            depth += 1 if char in "([{" else -1
+    yield start, end
 
 
 class _Queue:
@@ -157,7 +217,19 @@ def _attempt(text: str, chunk: Chunk) -> Item | FormError:
     try:
         return _statement(text, chunk)
     except FormError as wrong:
+        return _declaration(text, chunk, wrong)
+
+
+def _declaration(text: str, chunk: Chunk, wrong: FormError) -> FormError:
+    """Suggest the declaration that a mistyped first word is close to: `dim B=3`."""
+    match = _TWO_WORDS.match(text, chunk.start, chunk.end)
+    if match is None or match[1] in DECLARATIONS or not isinstance(wrong.mistake, _TIPPED):
         return wrong
+    close = get_close_matches(match[1].lower(), DECLARATIONS, 1, 0.75)
+    if not close or wrong.mistake.tip is not None:
+        return wrong
+    tip = f"did you mean `{close[0]}`? {DECLARATIONS[close[0]]}"
+    return FormError(wrong.span, replace(wrong.mistake, tip=tip), wrong.labels)
 
 
 def _restart(text: str, chunk: Chunk, wrong: FormError) -> tuple[Chunk, Chunk] | None:
@@ -218,6 +290,12 @@ _DEFINES = re.compile(r"=|->|[→⟶]|\\(?:long)?(?:rightarrow|to)(?![a-zA-Z])")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _HEADER = re.compile(r"\w+\s*:")
 _OPERANDS = frozenset({"NAME", "NUMBER", "LPAR"})
+_DIMS = re.compile(r"dims(?=[ \t])")
+_SIZE_OF_DIM = re.compile(r"\s*[^\W\d_][\w'′{}\\]*\s*=")
+_LIST_SIGN = re.compile(r"[,(){}\[\]]")
+_TWO_WORDS = re.compile(r"([^\W\d_]\w*)[ \t]+[^\W\d_]")
+_TIPPED = (MissingOperator, Expected)
+_ARROW = re.compile(r"->|[→⟶]|\\(?:long)?(?:rightarrow|to)(?![a-zA-Z])")
 _PLAIN = {
     "COMMA": "`,`",
     "RSQB": "`]`",
@@ -244,6 +322,10 @@ def _explain(text: str, chunk: Chunk, error: UnexpectedInput) -> FormError:
         return FormError(sign, WrongArrow(text[sign.start : sign.end]))
     if found[:1] and found[-1] in ")]}":
         return _wrong_closing(text, place, found[-1], opened, accepts)
+    arrow = _arrow_at(text, chunk, at)
+    if arrow is not None and accepts >= _OPERANDS and not (opened and opened[-1][1] != "("):
+        written = shown(text[arrow.start : arrow.end])
+        return FormError(arrow, Expected("a tensor", written, missing=True))
     if _is_unknown(error, found):
         return FormError(place, UnknownCharacter(found))
     first = _first_word(text, chunk)
@@ -335,6 +417,13 @@ def _sign_at(text: str, chunk: Chunk, at: int) -> Span | None:
         if match and match.end() > at:
             return Span(start, match.end())
     return None
+
+
+def _arrow_at(text: str, chunk: Chunk, at: int) -> Span | None:
+    """Find an arrow at a place; the `-` of one may have been read as a sign already."""
+    start = at - 1 if at > chunk.start and text.startswith("->", at - 1) else at
+    match = _ARROW.match(text, start, chunk.end)
+    return None if match is None else Span(start, match.end())
 
 
 def _only_more(accepts: frozenset[str], opening: str) -> bool:

@@ -197,7 +197,14 @@ class Relayouts:
             self._unsettled(call, str(reason))
         except settle.SplitsNothingError as reason:
             array = use.tensor.name if before is None else str(Array(use.tensor, before))
-            mistake = expression_errors.NotSplit(call.head.text, reason.axis.name, array)
+            split = () if before is None else before.sharding
+            mistake = expression_errors.NotSplit(
+                call.head.text,
+                reason.axis.name,
+                array,
+                tuple(axis.name for axes in split for axis in axes),
+                () if before is None else tuple(axis.name for axis in before.unreduced),
+            )
             self.reporter.report(call.span, mistake)
         return None
 

@@ -82,12 +82,9 @@ class Renames:
         )
 
 
-def rename_line(
-    tensor: Tensor, home: Layout | None, brackets: Brackets, changed: Sequence[Dim]
-) -> str:
-    """Write the line of an explicit program that renames a value as a mention has it."""
+def rename_line(tensor: Tensor, name: str, home: Layout | None, brackets: Brackets) -> str:
+    """Write the line that renames a value as a mention has it, under a name of its own."""
     layout = brackets.layout(brackets.dims)
-    name = "_".join((tensor.name, *(dim.name for dim in changed)))
     result = Array(Tensor(name, brackets.dims, tensor.dtype), home or layout)
     operand = Array(tensor, home or layout)
     return f"{result} = {expression(Rename(brackets.dims), [str(operand)])}"

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardlang.diagnostics import Label, Reporter, ShardlangError
+from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
 from shardlang.frontend import declaration_errors, declarations, errors, expression_errors
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
+from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
 from shardlang.frontend.names import (
     AxisNames,
     BracketReader,
@@ -25,6 +26,7 @@ from shardlang.frontend.names import (
 from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
+from shardlang.frontend.renames import rename_line
 from shardlang.frontend.syntax import (
     Call,
     Definition,
@@ -43,7 +45,7 @@ from shardlang.frontend.values import Goal, Values
 from shardlang.frontend.walk import calls, references
 from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
 from shardlang.ir.program import Program, Save, Statement, Use
-from shardlang.ir.types import Dim, DTYPES
+from shardlang.ir.types import Dim, DTYPES, Tensor
 from shardlang.source import Source, Span
 
 __all__ = ["Overrides", "load_text", "resolve"]
@@ -59,15 +61,37 @@ def load_text(text: str, name: str = "<text>", overrides: Overrides = NO_OVERRID
 
 def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> Program:
     """Give the program that a tree means; raises `ShardlangError` with every mistake."""
+    return _resolve(file, source, overrides, NOTHING_BROKEN)
+
+
+def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[Diagnostic]:
+    """List the mistakes of meaning in a text of which some lines, the broken ones, can't be read.
+
+    Left out is what may follow from such a line: it may define any name that stands in it.
+    """
+    gaps = Gaps.of(source.text, broken)
+    if gaps.sections or not file.items:
+        return []
+    try:
+        _resolve(file, source, NO_OVERRIDES, gaps)
+    except ShardlangError as error:
+        return [each for each in error.diagnostics if gaps.independent(each)]
+    return []
+
+
+def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Program:
+    """Give the program that a tree means, with gaps in the text that it was read from."""
     reporter = Reporter(source)
     _refuse_pipelines(file.items, reporter)
     items = file.items
     line = declarations.mesh_line(items, overrides, reporter)
-    axis_names = implied_axes(items) if line is None else declarations.axis_names(line)
+    axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
+    axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
     declared = frozenset(
         decl.name.text for item in items if isinstance(item, DimsDecl) for decl in item.dims
     )
-    axes = AxisNames(axis_names, plain_dims(items) | declared)
+    former = () if overrides.mesh is None else declarations.own_axes(items)
+    axes = AxisNames(axis_names, plain_dims(items) | declared, frozenset(former), line is None)
     brackets = _read_brackets(items, axes, reporter)
     mentions = [found for found in brackets.values() if found is not None]
     sizes = SizeReader(
@@ -85,6 +109,7 @@ def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> 
     optimizer = declarations.optimizer(items, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
+    values.poisoned.update(gaps.names)
     dims = frozenset(info.dim for info in sizes.infos())
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
@@ -95,7 +120,7 @@ def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> 
         reporter.report(Span(end, end), declaration_errors.EmptyProgram())
     save = _save(items, values)
     found = {id(each): each for each in sizes.reporters}
-    diagnostics = [d for each in found.values() for d in each.diagnostics]
+    diagnostics = _once([d for each in found.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
         raise ShardlangError(diagnostics)
     statements = tuple(values.statements)
@@ -114,6 +139,19 @@ def resolve(file: File, source: Source, overrides: Overrides = NO_OVERRIDES) -> 
         optimizer=optimizer,
         save=save,
     )
+
+
+def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Keep the first report of each unknown axis."""
+    seen: set[str] = set()
+    kept: list[Diagnostic] = []
+    for each in sorted(diagnostics, key=lambda d: d.span.start):
+        if isinstance(each.mistake, errors.UnknownAxis):
+            if each.mistake.name in seen:
+                continue
+            seen.add(each.mistake.name)
+        kept.append(each)
+    return kept
 
 
 def _refuse_pipelines(items: Sequence[Item], reporter: Reporter) -> None:
@@ -239,6 +277,9 @@ class _Lines:
                 label = Label(expr.span, "this is what is laid out anew")
                 self.reporter.report(goal.ref.span, mistake, [label])
                 return None
+            if again.layout == self.values.layout_of(use) == self.values.whereabouts(use.tensor):
+                self.reporter.report(span, expression_errors.NoEffect())
+                return None
             section = self.values.section
             self.values.add(
                 Statement(copy, (use,), use.tensor, again.layout, span, section=section)
@@ -248,9 +289,39 @@ class _Lines:
         lacking = tuple(dim for dim in dims if brackets is not None and dim not in brackets.dims)
         if not lacking:
             return self._finish(Pending(copy, (use,), dims, span), goal, Want.of(brackets), span)
+        gained = () if brackets is None else tuple(dim for dim in brackets.dims if dim not in dims)
+        if gained:
+            self._exchanged(goal, use.tensor, lacking, gained)
+            return None
         kept = tuple(dim for dim in dims if dim not in lacking)
         total = Pending(Reduce("sum", lacking), (use,), kept, span)
         return self._finish(total, goal, Want.of(brackets), span)
+
+    def _exchanged(
+        self, goal: Goal, operand: Tensor | None, lost: Sequence[Dim], gained: Sequence[Dim]
+    ) -> None:
+        """Report a result that lacks dims of its expression and has others in their place."""
+        assert goal.brackets is not None
+        reading = self._reading(names((*lost, *gained)))
+        line, brackets = None, goal.brackets
+        if operand is not None and len(lost) == len(gained):
+            names_left = iter(gained)
+            order = [next(names_left) if dim in lost else dim for dim in operand.dims]
+            brackets = brackets.ordered(order)
+            result = Tensor(goal.name or "Out", brackets.dims, operand.dtype)
+            entry = self.values.entries.get(operand.name)
+            home = None if entry is None else entry.latest or entry.home
+            line = rename_line(operand, result.name, home, brackets)
+        mistake = expression_errors.DimsExchanged(
+            goal.name or "the result", names(lost), names(gained), line, reading
+        )
+        self.reporter.report(goal.ref.span, mistake)
+
+    def _reading(self, dims: Sequence[str]) -> str | None:
+        """Say how one of these dims was probably meant."""
+        known = {dim.name for dim in self.expressions.dims}
+        readings = (self.expressions.relayouts.axes.reading(dim, known) for dim in dims)
+        return next((reading for reading in readings if reading is not None), None)
 
     def _finish(
         self, pending: Pending, goal: Goal | None, want: Want | None, span: Span
@@ -266,9 +337,9 @@ class _Lines:
         lacking = tuple(dim.name for dim in pending.dims if dim not in dims)
         if lacking:
             product = isinstance(pending.op, Einsum)
-            self.reporter.report(
-                goal.ref.span, expression_errors.ResultLacks(result, lacking, product)
-            )
+            reading = self._reading(lacking)
+            mistake = expression_errors.ResultLacks(result, lacking, product, reading)
+            self.reporter.report(goal.ref.span, mistake)
             return None
         summed: tuple[Dim, ...] = ()
         match pending.op:
@@ -278,6 +349,11 @@ class _Lines:
                 summed = along
             case _:
                 pass
+        gained = tuple(dim for dim in dims if dim not in pending.dims and dim not in summed)
+        alone = tuple(dim for dim in pending.implied if _holders(dim, pending.operands) == 1)
+        if alone and gained:
+            self._exchanged(goal, None, alone, gained)
+            return None
         for dim, place in zip(dims, goal.brackets.spans, strict=True):
             if dim in summed:
                 self.reporter.report(place, expression_errors.ContractedKept(result, dim.name))
@@ -291,3 +367,8 @@ class _Lines:
                 return None
             pending = Pending(Linear((Coefficient(),)), (use,), pending.dims, pending.span)
         return self.expressions.finish(pending, goal, span)
+
+
+def _holders(dim: Dim, operands: Sequence[Use]) -> int:
+    """Count the operands that have a dim."""
+    return sum(dim in use.tensor.dims for use in operands)

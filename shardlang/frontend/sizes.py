@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import log10
 
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 
@@ -157,3 +158,14 @@ def shown(value: Fraction) -> str:
         return str(value.numerator)
     decimal = value.numerator / value.denominator if abs(value) < 10**15 else 0.0
     return f"{decimal:g}" if Fraction(f"{decimal:g}") == value else f"{value}"
+
+
+def shortest(value: int) -> str:
+    """Print a whole number of a message: `1e400` where it ends in many zeros."""
+    if value >= 10**4000:
+        return f"1e{int(value.bit_length() * log10(2))}"
+    text = str(value)
+    digits = text.rstrip("0")
+    zeros = len(text) - len(digits)
+    short = f"{digits}e{zeros}" if zeros > 3 else text
+    return short if len(short) <= 40 else f"{short[:39]}…"

@@ -87,7 +87,10 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An operation whose result has no name yet."""
+    """An operation whose result has no name yet.
+
+    `implied` are the dims that it sums over for no other reason than that the result lacks them.
+    """
 
     op: Compute
     operands: tuple[Use, ...]
@@ -96,6 +99,7 @@ class Pending:
     keep_unreduced: bool = False
     name: str | None = None
     operator: Span | None = None
+    implied: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

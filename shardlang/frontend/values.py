@@ -181,7 +181,8 @@ class Values:
         if changed and self.explicit:
             entry = self.entries.get(tensor.name)
             home = None if entry is None else entry.latest or entry.home
-            line = rename_line(tensor, home, brackets, changed)
+            name = "_".join((tensor.name, *(dim.name for dim in changed)))
+            line = rename_line(tensor, name, home, brackets)
         elif changed:
             strange = tuple(dim.name for dim in self.renames.strange(tensor, changed))
         label = Label(first, "first written here")
@@ -292,6 +293,11 @@ class Values:
             return use.layout
         entry = self.entries[use.tensor.name]
         return entry.latest if self.explicit else entry.home
+
+    def whereabouts(self, tensor: Tensor) -> Layout | None:
+        """Give the layout in which a value is at this line."""
+        entry = self.entries[tensor.name]
+        return entry.latest or entry.home
 
     # --- results
 

@@ -199,7 +199,7 @@ class _Reader:
         }
         for key in table:
             if key not in UNITS and key not in ("flops", "title"):
-                self._bad(name, key, f"is none that is known ({', '.join(('flops', *UNITS))})")
+                self._unknown(name, key)
         if len(self.diagnostics) == before:
             have = {f"flops.{dtype}" for dtype in peaks} | set(figures)
             for key in REQUIRED:
@@ -220,6 +220,14 @@ class _Reader:
         if entry.get("unit", unit) != unit:
             self._bad(chip, key, f"must be in {unit}, not {entry['unit']}")
         return Figure(float(value), unit, str(entry.get("source", self.source.name)))
+
+    def _unknown(self, chip: str, key: str) -> None:
+        import difflib  # noqa: PLC0415  (for the error alone)
+
+        known = ("flops", *UNITS)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+        why = f"is none that is known ({', '.join(known)})"
+        self._report(chip, BadFigure(chip, key, why, near[0] if near else None), key)
 
     def _bad(self, chip: str, key: str, why: str) -> None:
         self._report(chip, BadFigure(chip, key, why), key)

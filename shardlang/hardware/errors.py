@@ -88,10 +88,17 @@ class BadFigure(Mistake):
     chip: str
     figure: str
     why: str
+    meant: str | None = None
 
     def message(self) -> str:
         """Name the figure and say what it should be."""
         return f"the figure '{self.figure}' of '{self.chip}' {self.why}"
+
+    def hint(self) -> str | None:
+        """Say which figure may have been meant."""
+        if self.figure == "C":
+            return "use flops.bf16, which is C in formulas"
+        return None if self.meant is None else f"did you mean {self.meant}?"
 
 
 @dataclass(frozen=True)

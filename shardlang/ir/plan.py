@@ -68,11 +68,11 @@ class Gradient:
 class Proof:
     """What a search for the best plan knows: the plan's cost, and the least that any plan costs.
 
-    Both are in bytes moved by a device, or in seconds for the objective `time`, by the price list
+    Both are in bytes moved by a device, or in seconds for `time` (T_overlapped) and `serial`, by the price list
     named. Plans count that start and end as this one does.
     """
 
-    objective: Literal["bytes", "time"]
+    objective: Literal["bytes", "time", "serial"]
     prices: str
     cost: Fraction
     bound: Fraction
@@ -118,6 +118,17 @@ class Plan:
             yield "forward", step
         for step in self.backward:
             yield "backward", step
+
+    def __str__(self) -> str:
+        """Print the plan as a program in the notation, as `shardlang lower` does."""
+        from shardlang.ir.printer import print_plan  # noqa: PLC0415  (it reads plans)
+
+        return print_plan(self)
+
+    def __repr__(self) -> str:
+        """Say what it is, in a line: the steps themselves would fill pages."""
+        count = f"{len(self.forward)} forward, {len(self.backward)} backward steps"
+        return f"<Plan by {self.strategy}: {count}>"
 
     @property
     def parameters(self) -> frozenset[Tensor]:

@@ -28,7 +28,7 @@ from shardlang.ir.ops import (
     Rename,
     Slice,
 )
-from shardlang.ir.plan import Plan, Step
+from shardlang.ir.plan import Plan, Proof, Step
 from shardlang.ir.program import Leaf, Program
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, promote, subscript
@@ -204,9 +204,39 @@ def _leaf(leaf: Leaf, program: Program) -> str:
     return f"{leaf.kind} {tensor.name}: {dtype}{str(leaf.array)[len(tensor.name) :]}"
 
 
+def amount(value: Fraction, unit: str) -> str:
+    """Print bytes or seconds to three digits: `1.23 MB`, `45 us`."""
+    number_, small = float(value), ("m", "u", "n")
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+        if number_ >= size:
+            return f"{number_ / size:.3g} {prefix}{unit}"
+    for power, prefix in enumerate(small if unit == "s" else (), 1):
+        if number_ >= 1e-3**power:
+            return f"{number_ * 1e3**power:.3g} {prefix}{unit}"
+    return f"{number_:.3g} {unit}"
+
+
+def proven(proof: Proof) -> str:
+    """Say what a search for the best plan has found, and how sure it is."""
+    if proof.objective == "bytes":
+        found = f"{amount(proof.cost, 'B')} moved a device ({proof.prices} prices)"
+        least = "moves less"
+    else:
+        name = "T_overlapped" if proof.objective == "time" else "T_serial"
+        found, least = f"{name} = {amount(proof.cost, 's')} ({proof.prices})", "takes less"
+    if proof.optimal:
+        return f"optimal: {found}, no plan {least}"
+    above = f"{float(100 * proof.gap):.2g}% above" if proof.bound else "above"
+    return f"best found: {found}, at most {above} the optimum"
+
+
 def print_plan(plan: Plan) -> str:
-    """Print a plan as an explicit program, each collective marked as critical or not."""
-    lines = declarations(plan.program)
+    """Print a plan as an explicit program, each collective marked as critical or not.
+
+    A plan that was searched for begins with what the search has proven.
+    """
+    lines = [] if plan.proof is None else [f"// {proven(plan.proof)}"]
+    lines += declarations(plan.program)
     sections = [("forward", plan.forward)]
     if plan.backward:
         sections.append(("backward", plan.backward))

@@ -103,6 +103,26 @@ class BadAxis(Mistake):
         return f"{self.array} uses {self.axis}, and the mesh has no such axis"
 
 
+@dataclass(frozen=True)
+class NoHardware(Mistake):
+    """Times are asked for, and a figure of the hardware is missing, or all of them."""
+
+    code: ClassVar[str] = "SH356"
+    title: ClassVar[str] = "no hardware to take times on"
+
+    figure: str | None = None
+
+    def message(self) -> str:
+        """Say what is missing."""
+        if self.figure is not None:
+            return f"the hardware has no {self.figure}, which times need"
+        return "times need hardware, and the program names none"
+
+    def hint(self) -> str:
+        """Say how to name one."""
+        return "name it: hardware tpu_v5p, or --hardware tpu_v5p"
+
+
 def wrong(mistake: Mistake) -> ShardlangError:
     """Give the error for a mistake that has no place in a text."""
     return ShardlangError([Diagnostic(Source("planner", ""), Span(0, 0), mistake)])

@@ -276,7 +276,8 @@ def read(text: str, mesh: Mesh) -> Array:
 
     axes = ", ".join(f"{info.axis}={info.size}" for info in mesh.axes)
     declared = f"mesh {axes}\n" if axes else ""
-    program = load_text(f"{declared}{text} -> {text}\n", "layout")
+    copy = text.partition("[")[0].strip() + "_copy"
+    program = load_text(f"{declared}{copy} = {text}\n", "layout")
     return program.leaves[0].array
 
 

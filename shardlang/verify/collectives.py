@@ -227,14 +227,16 @@ def _combiner(op: Any) -> str:
     return "+".join(names.get(name, name) for name in inside if name != "stablehlo.return")
 
 
-def compare(function: str, plan: Counter[Seen], jax: Counter[Seen]) -> CollectivesCheck:
-    """Hold two lists against each other, one to one."""
+def compare(
+    function: str, plan: Counter[Seen], jax: Counter[Seen], floats: str = ""
+) -> CollectivesCheck:
+    """Hold two lists against each other, one to one; `floats` names the module's float types."""
 
     def texts(difference: Counter[Seen]) -> tuple[str, ...]:
         return tuple(sorted(str(seen) for seen in difference.elements()))
 
     return CollectivesCheck(
-        function, plan.total(), jax.total(), texts(plan - jax), texts(jax - plan)
+        function, plan.total(), jax.total(), texts(plan - jax), texts(jax - plan), floats
     )
 
 

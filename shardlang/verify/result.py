@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from textwrap import wrap
 from typing import Any
 
 
@@ -31,13 +32,17 @@ class ArrayCheck:
 
 @dataclass(frozen=True, slots=True)
 class CollectivesCheck:
-    """The collectives of one function of the module against those that JAX lowered."""
+    """The collectives of one function of the module against those that JAX lowered.
+
+    `floats` names the float types of that module: a plan with narrow ones is run again in f32.
+    """
 
     function: str
     planned: int
     lowered: int
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
+    floats: str = ""
 
     @property
     def ok(self) -> bool:
@@ -84,26 +89,19 @@ class VerifyResult:
         devices = 1
         for size in self.mesh.values():
             devices *= size
-        lines = (
-            [f"ran on {devices} simulated device{'s' * (devices != 1)}: {sizes}"] if sizes else []
-        )
+        ran = f"ran on {devices} simulated device{'s' * (devices != 1)}: {sizes}"
+        lines = _wrapped(ran) if sizes else []
         for check in self.arrays:
             verdict = "ok" if check.ok else f"WRONG {check.problem}".rstrip()
-            where = f" on each of {check.devices} devices" if check.devices > 1 else ""
-            lines.append(
-                f"{check.kind} {check.name} ({check.dtype}): largest error {check.error:.1e}, "
+            where = f", on {check.devices} devices" if check.devices > 1 else ""
+            lines += _wrapped(
+                f"{check.kind} {check.name} ({check.dtype}): error {check.error:.1e}, "
                 f"allowed {check.tolerance:.0e}{where}: {verdict}"
             )
         for check in self.collectives:
-            verdict = "equal one to one" if check.ok else "DIFFERENT"
-            lines.append(
-                f"collectives of {check.function}: {check.planned} in the plan, "
-                f"{check.lowered} lowered by JAX: {verdict}"
-            )
-            lines += [f"  only in the plan: {text}" for text in check.missing]
-            lines += [f"  only in JAX: {text}" for text in check.extra]
-        lines += [f"problem: {text}" for text in self.problems]
-        lines += [f"note: {text}" for text in self.notes]
+            lines += _of_collectives(check, several=len({x.floats for x in self.collectives}) > 1)
+        lines += [line for text in self.problems for line in _wrapped(f"problem: {text}")]
+        lines += [line for text in self.notes for line in _wrapped(f"note: {text}")]
         lines.append(
             f"verified: largest error {self.largest_error:.1e}"
             if self.ok
@@ -137,3 +135,19 @@ class VerifyResult:
             dict(plain["mesh"]),
             dict(plain["dims"]),
         )
+
+
+def _wrapped(text: str) -> list[str]:
+    """Break a text into lines of 80 columns."""
+    return wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _of_collectives(check: CollectivesCheck, *, several: bool) -> list[str]:
+    """Write a comparison of collectives; `several` says that there is more than one module."""
+    module = f" ({check.floats})" if several else ""
+    start = f"collectives of {check.function}{module}: {check.planned} in the plan, "
+    verdict = ("equal" if several else "equal one to one") if check.ok else "DIFFERENT"
+    lines = _wrapped(f"{start}{check.lowered} lowered by JAX: {verdict}")
+    lines += [f"  only in the plan: {text}" for text in check.missing]
+    lines += [f"  only in JAX: {text}" for text in check.extra]
+    return lines

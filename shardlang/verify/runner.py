@@ -287,12 +287,14 @@ class _Run:
             notes += ("with data of both signs the program gives NaN, so the inputs are positive",)
         backward = "forward_backward" in self._module
         arrays: list[ArrayCheck] = []
+        floats = ", ".join(sorted(x for x in self._dtypes() if DTYPES[x].kind == "float"))
         forward = self._module["forward"].lower(self._mesh, *reference.inputs)
         collectives = [
             compare(
                 "forward",
                 planned(self._plan, self._numbers, ["forward"]),
                 lowered(forward.compiler_ir("stablehlo")),
+                floats,
             )
         ]
         if thorough or not backward:
@@ -306,6 +308,7 @@ class _Run:
                     "forward_backward",
                     planned(self._plan, self._numbers, ["forward", "backward"]),
                     lowered(whole.compiler_ir("stablehlo")),
+                    floats,
                 )
             )
             outputs, gradients = whole.compile()(*arguments)

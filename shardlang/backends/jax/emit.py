@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from textwrap import wrap
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from shardlang.backends.jax.layout import (
     stacked_axes,
     without_axes,
 )
-from shardlang.backends.jax.names import comment, docstring_text, Names, quoted
+from shardlang.backends.jax.names import comment, comments, docstring_text, Names, quoted
 from shardlang.backends.jax.pretty import (
     call,
     dictionary,
@@ -34,7 +35,15 @@ from shardlang.backends.jax.pretty import (
     unpack,
 )
 from shardlang.backends.jax.sizes import arrays, choose, dims_of, fitted, Numbers, shrunk
-from shardlang.backends.jax.template import CHECK, LIKE, MAIN, MAIN_GRADIENTS, MODULE
+from shardlang.backends.jax.template import (
+    CHECK,
+    LIKE,
+    MAIN,
+    MAIN_GRADIENTS,
+    MAIN_JUMPS,
+    MAIN_WHOLE,
+    MODULE,
+)
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
@@ -285,7 +294,7 @@ class _Module:
             note = ""
             if step.is_collective:
                 note = "  // on the critical path" if step.critical else ""
-            lines.append("    " + comment(statement(original) + note))
+            lines += comments(statement(original) + note, 1)
             lines += self._step(step)
         return lines
 
@@ -380,7 +389,7 @@ class _Module:
     def _head(self, code: str) -> str:
         """Write the docstring and the imports."""
         program = self._plan.program
-        name = docstring_text(program.source.name) or "a program"
+        name = docstring_text(PurePath(program.source.name).name) or "a program"
         what = "forward and backward" if self._has_backward else "forward"
         lines = [f'"""{name} in JAX: {what} with explicit collectives under jax.shard_map.', ""]
         lines.append(
@@ -490,7 +499,7 @@ class _Module:
         lines = unpack(names, value, 1)
         for name, array in zip(names, arrays_, strict=True):
             if array.layout.unreduced:
-                lines.append("    " + comment(f"{array}: this device's partial result"))
+                lines += comments(f"{array}: this device's partial result", 1)
                 lines.append(f"    {name} = {name}[0]")
         return lines
 
@@ -625,14 +634,12 @@ class _Module:
         }
         fill["gradients"] = ""
         shared = _fill(CHECK, fill).strip("\n")
-        if self._has_backward and _jumps(self._plan):
-            fill["gradients"] = (
-                "        # Gradients are not compared: at this precision values can tie or change sign,\n"
-                "        # and the derivatives of max, relu and abs jump there."
-            )
-        elif self._has_backward:
-            fill["gradients"] = "\n" + _fill(MAIN_GRADIENTS, fill).strip("\n")
-            shared += "\n\n\n" + LIKE.strip("\n")
+        if self._has_backward:
+            jumping = _jumps(self._plan)
+            parts = (MAIN_WHOLE, MAIN_JUMPS if jumping else MAIN_GRADIENTS)
+            filled = (_fill(part, fill).strip("\n") for part in parts)
+            fill["gradients"] = "\n" + "\n\n".join(filled)
+            shared += "" if jumping else "\n\n\n" + LIKE.strip("\n")
         return "\n\n\n".join([self._reference(), shared, _fill(MAIN, fill).strip("\n")])
 
     def _too_large(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import unicodedata
+from textwrap import wrap
 
 MODULE_NAMES = frozenset(
     {
@@ -82,6 +83,29 @@ def comment(text: str) -> str:
     """Make a text safe as a comment: one line, nothing that ends it or reorders how it reads."""
     shown = "".join(char if char.isprintable() else " " for char in text)
     return f"# {shown.strip()}"
+
+
+def comments(text: str, depth: int, width: int = 100) -> list[str]:
+    """Write a text as comment lines at a depth, wrapped at spaces where it is too long.
+
+    A tensor's brackets stay together where they fit.
+    """
+    indent = "    " * depth
+    whole = comment(text)
+    if len(indent) + len(whole) <= width:
+        return [indent + whole]
+    body, mark, note = whole[2:].partition("// ")
+    glued = body.replace(", ", ",\0") + (mark + note).replace(" ", "\0")
+    lines = _broken(glued, width - len(indent) - 2)
+    if any(len(line) > width - len(indent) - 2 for line in lines):
+        lines = _broken(whole[2:], width - len(indent) - 2)
+    return [f"{indent}# {line.replace(chr(0), ' ')}" for line in lines]
+
+
+def _broken(text: str, width: int) -> list[str]:
+    return wrap(
+        text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def docstring_text(text: str) -> str:

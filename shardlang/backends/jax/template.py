@@ -192,27 +192,43 @@ if __name__ == "__main__":
 '''
 """The module's own check, and the lines that run it."""
 
-MAIN_GRADIENTS = """
+MAIN_WHOLE = """
 
-        # Gradients: of the whole plan as one program, and through jax.vjp of differentiable().
+        # The whole plan as one program.
         dtypes = [dtype for _, dtype, _ in OUTPUTS.values()]
         cotangents = tuple(
             _data(rng, x.shape, dtype) for x, dtype in zip(expected, dtypes, strict=True)
         )
-        _, pullback = jax.vjp(reference, *map(_wide, inputs))
-        wanted = pullback(_like(cotangents, expected))
         outputs, gradients = forward_backward(mesh, inputs, cotangents)
-        _, pullback = jax.vjp(differentiable(mesh), *inputs)
-        again = pullback(_like(cotangents, outputs))
 @combine@
         for name, got, want in zip(OUTPUTS, outputs, expected, strict=True):
             good.append(_compare(f"{name} with its backward pass", got, want))
+"""
+"""What the check adds where there is a backward pass."""
+
+MAIN_GRADIENTS = """
+
+        # Its gradients, and those through jax.vjp of differentiable().
+        _, pullback = jax.vjp(reference, *map(_wide, inputs))
+        wanted = pullback(_like(cotangents, expected))
+        outputs, pullback = jax.vjp(differentiable(mesh), *inputs)
+        again = pullback(_like(cotangents, outputs))
         for name, one, other, want in zip(INPUTS, gradients, again, wanted, strict=True):
             if want.dtype != jax.dtypes.float0:
                 good.append(_compare(f"gradient of {name}", one, want))
                 good.append(_compare(f"gradient of {name} by jax.vjp", other, want))
 """
-"""What the check adds where there is a backward pass."""
+"""How it compares gradients."""
+
+MAIN_JUMPS = """
+
+        # Gradients ran, and are not compared: at this precision values can tie or change sign, and
+        # the derivatives of max, min, relu and abs jump there.
+        for name, x in zip(INPUTS, gradients, strict=True):
+            print(f"gradient of {name}: NOT compared: it jumps, and {x.dtype} can be on either side")
+        print("to compare gradients too: emit with `dtype f32`, or run shardlang verify")
+"""
+"""What it says instead where they can't be compared in the plan's own dtypes."""
 
 LIKE = '''
 def _like(cotangents, outputs):

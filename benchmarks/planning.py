@@ -1,0 +1,120 @@
+"""Print how long the best plans of layers take to find, how sure they are, and what they save.
+
+Forward and backward together, at the `link` prices. `gap` is how far above the least the plan can be
+at most; `of book` is its bytes over those of the book plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from fractions import Fraction
+
+import shardlang as sl
+from shardlang.ir.plan import Plan
+from shardlang.planner.prices import price
+from shardlang.planner.program import plan_program
+
+AXES = {
+    2: ("X=16, Y=4", "X", "Y", ""),
+    3: ("X=4, Y=4, Z=4", "X", "Y", "_Z"),
+    4: ("X=4, Y=4, Z=2, V=2", "XZ", "YV", ""),
+}
+"""By number of axes: the mesh, the axes of data and of hidden units, and the split of positions."""
+
+MLP = """
+h = x[B_d, T_s, D_m] ·_D W_in[D_d, F_m]
+y[B_d, T_s, D_m] = h ·_F W_out[F_m, D_d]
+"""
+GATED = """
+gate[B_d, T_s, F_m] = {x}[B_d, T_s, D_m] ·_D W_gate[D_d, F_m]
+up[B_d, T_s, F_m] = {x}[B_d, T_s, D_m] ·_D W_up[D_d, F_m]
+hidden[B_d, T_s, F_m] = silu(gate[B_d, T_s, F_m]) ⊙ up[B_d, T_s, F_m]
+down[B_d, T_s, D_m] = hidden[B_d, T_s, F_m] ·_F W_down[F_m, D_d]
+z[B_d, T_s, D_m] = {x}[B_d, T_s, D_m] + down[B_d, T_s, D_m]
+"""
+ATTENTION = """
+q[B_d, T_s, N_m, G, K] = x[B_d, T_s, D_m] ·_D W_q[D_d, N_m, G, K]
+k[B_d, S, N_m, K] = x[B_d, S, D_m] ·_D W_k[D_d, N_m, K]
+v[B_d, S, N_m, K] = x[B_d, S, D_m] ·_D W_v[D_d, N_m, K]
+score[B_d, N_m, G, T_s, S] = q[B_d, T_s, N_m, G, K] ·_K k[B_d, S, N_m, K]
+p[B_d, N_m, G, T_s, S] = softmax_S(score[B_d, N_m, G, T_s, S])
+o[B_d, T_s, N_m, G, K] = p[B_d, N_m, G, T_s, S] ·_S v[B_d, S, N_m, K]
+attended[B_d, T_s, D_m] = o[B_d, T_s, N_m, G, K] ·_{N,G,K} W_o[N_m, G, K, D_d]
+y[B_d, T_s, D_m] = x[B_d, T_s, D_m] + attended[B_d, T_s, D_m]
+"""
+PROGRAMS = (
+    ("mlp", 2, MLP),
+    ("mlp", 3, MLP),
+    ("mlp", 4, MLP),
+    ("gated mlp", 2, GATED.replace("{x}", "x")),
+    ("gated mlp", 3, GATED.replace("{x}", "x")),
+    ("gated mlp", 4, GATED.replace("{x}", "x")),
+    ("attention", 2, ATTENTION),
+    ("attention", 3, ATTENTION),
+    ("attention + mlp", 2, ATTENTION + GATED.replace("{x}", "y")),
+    ("attention + mlp", 3, ATTENTION + GATED.replace("{x}", "y")),
+)
+
+
+def program(axes: int, body: str, batch: int) -> str:
+    """Write a layer for a mesh of so many axes."""
+    mesh, data, model, positions = AXES[axes]
+    body = body.replace("_s", positions)
+    for mark, names in (("_d", data), ("_m", model)):
+        body = body.replace(f"{mark}]", f"_{names}]").replace(f"{mark},", f"_{names},")
+    used = {"B": batch, "T": 4096, "D": 8192, "F": 28672, "N": 8, "G": 8, "K": 128}
+    dims = ", ".join(f"{d}={n}" for d, n in used.items() if d in body)
+    return f"mesh {mesh}\ndims {dims}\ninput x: [B_{data}, T{positions}, D_{model}]\n{body}"
+
+
+def moved(plan: Plan) -> Fraction:
+    """Add up the bytes that a device moves."""
+    sizes = plan.program.sizes.known
+    return sum(
+        (
+            price(step.op, step.inputs[0], step.output, plan.program.mesh, sizes)
+            for _, step in plan.steps()
+            if not step.is_compute
+        ),
+        Fraction(0),
+    )
+
+
+def main() -> int:
+    """Print a line a program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds a program (60)")
+    parser.add_argument("--batch", type=int, default=32, help="sequences of 4096 positions (32)")
+    given = parser.parse_args()
+    plan_program(sl.parse("mesh X=2\ndims B=2, D=2, F=2\nx[B_X, D] ·_D W[D, F] -> y[B_X, F]\n"))
+    print(
+        f"{'program':<18}{'axes':>4}{'steps':>7}{'seconds':>10}{'gap':>10}{'bytes':>14}{'of book':>9}"
+    )
+    ratios: list[float] = []
+    for name, axes, body in PROGRAMS:
+        resolved = sl.parse(program(axes, body, given.batch))
+        book = moved(sl.lower(resolved))
+        start = time.perf_counter()
+        plan = plan_program(resolved, budget=given.budget)
+        seconds = time.perf_counter() - start
+        proof = plan.proof
+        gap = "none" if proof is None else f"{float(proof.gap):.2%}"
+        ratio = float(moved(plan) / book)
+        ratios.append(ratio)
+        steps = len(plan.forward) + len(plan.backward)
+        print(
+            f"{name:<18}{axes:>4}{steps:>7}{seconds:>10.3f}{gap:>10}"
+            f"{float(moved(plan)):>14.4g}{ratio:>9.3f}",
+            flush=True,
+        )
+    product = 1.0
+    for ratio in ratios:
+        product *= ratio
+    print(f"bytes of book, geometric mean: {product ** (1 / len(ratios)):.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The hardware that a program names: the place where it does, its figures, and what is wrong there."""
+
+from __future__ import annotations
+
+import re
+
+from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.source import Source, Span
+
+_LINE = re.compile(
+    r'^[^\S\n]*hardware[ \t]+(?:"(?P<quoted>[^"\n]*)"|(?P<bare>[^\s",#]+))', re.MULTILINE
+)
+
+
+def named_in(source: Source) -> tuple[str, Span] | None:
+    """Give what the `hardware` line of a text names, with its place; None where there is no line."""
+    found = _LINE.search(source.text)
+    if found is None:
+        return None
+    group = "bare" if found["quoted"] is None else "quoted"
+    return found[group], Span(*found.span(group))
+
+
+def hardware_of(source: Source, name: str) -> Hardware:
+    """Load the hardware that a program names; a mistake is placed at the line that names it.
+
+    Raises `ShardlangError`.
+    """
+    named = named_in(source)
+    span = named[1] if named is not None and named[0] == name else Span(0, 0)
+    return load_hardware(name, source, span)
+
+
+def hardware_mistakes(source: Source) -> list[Diagnostic]:
+    """List what is wrong with the hardware that a text names, also where the rest is no program."""
+    named = named_in(source)
+    if named is None:
+        return []
+    try:
+        load_hardware(named[0], source, named[1])
+    except ShardlangError as error:
+        return list(error.diagnostics)
+    return []

@@ -1,0 +1,268 @@
+"""From chosen ways to a plan: the steps of both passes, in an order in which they can run.
+
+Every operation is done as chosen; what it reads is moved there right before, along the value's tree,
+and what has to be had is moved right after it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shardlang.ir.ops import Coefficient, Linear
+from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.types import Array, Tensor
+from shardlang.passes.live import mark_critical
+from shardlang.planner.problem import Operation, Problem, Value
+from shardlang.planner.reshard import steps_along
+from shardlang.planner.trees import Trees
+from shardlang.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where parts of a sum are added: at a state, each part being a source or added before."""
+
+    state: int
+    parts: tuple[tuple[int | Meeting, tuple[int, ...]], ...]
+    """Each part with the nodes of its route here."""
+
+
+@dataclass(slots=True)
+class Routes:
+    """How a value comes to every layout that it is had in."""
+
+    root: int
+    sum: Meeting | None
+    before: dict[Array, Step] = field(default_factory=dict[Array, Step])
+
+
+class Builder:
+    """Appends the steps of one pass after the other."""
+
+    def __init__(self, problem: Problem, trees: Sequence[Trees], ways: Mapping[int, int]) -> None:
+        """Settle the tree of every value."""
+        self.problem = problem
+        self.ways = ways
+        self.trees = trees
+        self.routes = [self._routes(index) for index in range(len(problem.values))]
+        self.steps: dict[Pass, list[Step]] = {"forward": [], "backward": []}
+        self.section: Pass = "forward"
+        self.made: set[Array] = set(problem.homes.values())
+        self.names = {s.result.name for s in problem.program.statements} | set(problem.homes)
+        self.names |= {operation.result.name for operation in problem.operations}
+        self.names |= set(problem.alias)
+
+    def state(self, slot: int) -> int:
+        """Give the state that was chosen for a slot."""
+        where = self.problem.slots[slot]
+        operation = self.problem.operations[where.op]
+        return int(operation.states[where.end][self.ways[where.op]])
+
+    # Trees ----------------------------------------------------------------------------------
+
+    def _routes(self, index: int) -> Routes:
+        value, trees = self.problem.values[index], self.trees[index]
+        wanted = [*(self.state(s) for s in value.targets), *value.terminals]
+        sources = [self.state(s) for s in value.sources]
+        if not wanted:
+            return Routes(value.root or 0, None)
+        if len(sources) > 1:
+            root, meeting = self._sum(value, trees, sources, wanted)
+        else:
+            root, meeting = (sources[0] if sources else value.root or 0), None
+        made = Routes(root, meeting)
+        start = root
+        legs: list[tuple[int, ...]] = []
+        space = value.graph.space
+        if value.once and not value.whole[root]:
+            start = trees.reduced(root, wanted)
+            legs.append(tuple(space.trail(value.codes[root], value.codes[start])))
+        goals = sorted({value.codes[state] for state in wanted if state != start})
+        if len(goals) == 1:
+            legs.append(tuple(space.trail(value.codes[start], goals[0])))
+        elif goals:
+            tree = space.tree(value.codes[start], goals)
+            assert tree is not None
+            legs += tree.legs
+        home = Array(value.tensor, value.layout(root))
+        for leg in legs:
+            source = Array(value.tensor, space.decode(leg[0]))
+            for step in steps_along(value.graph, source, leg):
+                if step.output != home:
+                    made.before.setdefault(step.output, step)
+        return made
+
+    def _sum(
+        self, value: Value, trees: Trees, sources: list[int], wanted: list[int]
+    ) -> tuple[int, Meeting]:
+        """Give where a sum is complete, and how its parts come there."""
+        there, meet, whole = trees.inside(sources, wanted)
+        every = (1 << len(sources)) - 1
+        root = int(np.argmin(meet[every] + whole))
+        halves = dict(trees.splits(len(sources)))
+        space = value.graph.space
+
+        def meeting(subset: int, state: int) -> Meeting:
+            own = float(meet[subset][state]) - float(trees.adding[state])
+            one, two = next(
+                (a, b) for a, b in halves[subset] if there[a][state] + there[b][state] == own
+            )
+            parts: list[tuple[int | Meeting, tuple[int, ...]]] = []
+            for part in (one, two):
+                if part & (part - 1):
+                    begin = int(np.argmin(meet[part] + trees.toward[:, state]))
+                    inner = meeting(part, begin)
+                    if begin == state:
+                        parts += inner.parts
+                        continue
+                    made: int | Meeting = inner
+                else:
+                    made = part.bit_length() - 1
+                    begin = sources[made]
+                trail = space.trail(value.codes[begin], value.codes[state])
+                parts.append((made, tuple(trail)))
+            return Meeting(state, tuple(parts))
+
+        return root, meeting(every, root)
+
+    # Steps ----------------------------------------------------------------------------------
+
+    def add(self, step: Step) -> Array:
+        """Append a step, unless what it makes is at hand."""
+        if step.output not in self.made:
+            self.steps[self.section].append(step)
+            self.made.add(step.output)
+        return step.output
+
+    def obtain(self, array: Array, span: Span | None) -> Array:
+        """Have a value in a layout that its tree leads to."""
+        if array in self.made:
+            return array
+        view = self.problem.alias.get(array.name)
+        if view is not None:
+            source = self.obtain(Array(view[1], array.layout), span)
+            return self.add(Step(view[0], (source,), array, "view", span=span))
+        routes = self.routes[self.problem.at(array.tensor, self.section)]
+        step = routes.before.get(array)
+        if step is None:
+            self._add_up(array.tensor, span)
+            assert array in self.made, f"{array} is made by nothing"
+            return array
+        source = self.obtain(step.inputs[0], span)
+        reason = f"on the cheapest way to where {array.name} is had"
+        return self.add(replace(step, inputs=(source,), rule="optimal", reason=reason, span=span))
+
+    def _add_up(self, tensor: Tensor, span: Span | None) -> None:
+        """Add the contributions to a gradient."""
+        index = self.problem.at(tensor, self.section)
+        value, routes = self.problem.values[index], self.routes[index]
+        assert routes.sum is not None, f"{tensor.name} is made by nothing"
+        slots = [self.problem.slots[s] for s in value.sources]
+
+        def part(made: int | Meeting) -> Array:
+            if isinstance(made, Meeting):
+                return together(made, self._fresh(f"{tensor.name}_sum"))
+            operation = self.problem.operations[slots[made].op]
+            own = operation.result if operation.op is not None else operation.operands[0]
+            state = self.state(value.sources[made])
+            return self.obtain_part(Array(own, value.layout(state)), operation, span)
+
+        def together(meeting: Meeting, name: str) -> Array:
+            operands: list[Array] = []
+            for made, trail in meeting.parts:
+                array = part(made)
+                for step in steps_along(value.graph, array, trail):
+                    reason = f"it is added up to {name}"
+                    array = self.add(replace(step, rule="optimal", reason=reason, span=span))
+                operands.append(array)
+            total = Tensor(name, tensor.dims, tensor.dtype)
+            op = Linear((Coefficient(),) * len(operands))
+            output = Array(total, value.layout(meeting.state))
+            return self.add(Step(op, tuple(operands), output, "optimal", span=span))
+
+        together(routes.sum, tensor.name)
+
+    def obtain_part(self, array: Array, operation: Operation, span: Span | None) -> Array:
+        """Have a contribution: one that an operation made for the sum, or a value passed into it."""
+        return self.obtain(array, span) if operation.op is None else array
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 2
+        while found in self.names:
+            found, number = f"{name}{number}", number + 1
+        self.names.add(found)
+        return found
+
+    def run(self, book: Plan) -> None:
+        """Append all operations, each after what it reads, then what has to be had of its result."""
+        left = [len(value.sources) for value in self.problem.values]
+        ends: dict[Pass, list[Array]] = {
+            "forward": list(book.outputs),
+            "backward": [gradient.gradient for gradient in book.gradients],
+        }
+        for section, wanted in ends.items():
+            self.section = section
+            if section == "backward":
+                self._forget()
+            for index, value in enumerate(self.problem.values):
+                if value.root is not None and value.section == section:
+                    self._terminals(index, None)
+            for index, operation in enumerate(self.problem.operations):
+                if operation.section != section:
+                    continue
+                self._operation(index, operation)
+                result = self.problem.slots[operation.slots[-1]].value
+                left[result] -= 1
+                if not left[result]:
+                    self._terminals(result, operation.span)
+            for array in wanted:
+                self.obtain(array, None)
+
+    def _operation(self, index: int, operation: Operation) -> None:
+        if operation.op is None:
+            return
+        way = operation.ways[self.ways[index]]
+        values = [self.problem.values[self.problem.slots[s].value] for s in operation.slots]
+        inputs = tuple(
+            self.obtain(Array(tensor, value.graph.space.decode(code)), operation.span)
+            for tensor, value, code in zip(operation.operands, values, way.operands, strict=False)
+        )
+        output = Array(operation.result, values[-1].graph.space.decode(way.result))
+        self.add(Step(operation.op, inputs, output, "optimal", span=operation.span))
+
+    def _terminals(self, index: int, span: Span | None) -> None:
+        value = self.problem.values[index]
+        for state in value.terminals:
+            self.obtain(Array(value.tensor, value.layout(state)), span)
+
+    def _forget(self) -> None:
+        """Drop the copies of parameters, and all views, at the end of the forward pass."""
+        homes = set(self.problem.homes.values())
+        self.made = {
+            array
+            for array in self.made
+            if array in homes
+            or (array.name not in self.problem.split and array.name not in self.problem.alias)
+        }
+
+
+def build_plan(
+    problem: Problem, trees: Sequence[Trees], ways: Mapping[int, int], book: Plan
+) -> Plan:
+    """Write the plan of an assignment out; `book` says what it begins and ends with."""
+    builder = Builder(problem, trees, ways)
+    builder.run(book)
+    gradients = book.gradients
+    forward, backward = mark_critical(
+        book.program,
+        tuple(builder.steps["forward"]),
+        tuple(builder.steps["backward"]),
+        book.outputs,
+        gradients,
+    )
+    return replace(
+        book, strategy="optimal", forward=forward, backward=backward, alternatives=(), warnings=()
+    )

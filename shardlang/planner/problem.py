@@ -1,0 +1,512 @@
+"""A program as a problem of choice: operations with their local ways, joined by values.
+
+An *operation* is done in one of its ways (`ways`). A *value* joins those that make it to those that
+read it: it costs the least tree of moves from the layouts in which it is made to all in which it is
+had, so that a copy made once serves everybody (a Steiner arborescence). A gradient with several
+contributions is a value with several sources: they are brought together, added wherever they meet
+(unreduced, if that is best), and moved on. Between every end of an operation and its value stands a
+*slot*: a layout that both agree on.
+
+Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
+gradients as their leaves live, and values in every layout that the text declares. Copies of parameters
+are dropped between the passes, so that a parameter is one value in each; with `keep_gathered`, and
+for everything else, it is one in both. A value that is compared with its own maximum is reduced once,
+before it is copied, so that both have the same bits.
+
+Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
+in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd, lcm, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardlang.cost.flops import counts, flops
+from shardlang.ir.ops import Compute, Equal, Relayout, Rename
+from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.program import Program
+from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
+from shardlang.passes.adjoint import adjoint, Line, relays
+from shardlang.planner.einsum import Local
+from shardlang.planner.prices import price, Prices
+from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
+from shardlang.planner.states import COLLECTIVE, Space, UNIT
+from shardlang.planner.ways import ways
+from shardlang.source import Span
+
+Vector = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+WIDEST = 9
+"""The most places that one value is had in: the time grows as 3 to this power."""
+
+FAR = 1 << 61
+"""A weight that no moves have: where none lead."""
+
+LARGEST = 2600
+"""The most layouts of a tensor that tables are made for."""
+
+
+class UnplannableError(Exception):
+    """A program that has something that this search has no model of; the text says what."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """A place where an operation's end and a value meet: they agree on a state.
+
+    `end` is the operand's number; the result's is the number of operands. `place` is the number among
+    the value's sources, or among its targets.
+    """
+
+    op: int
+    end: int
+    value: int
+    source: bool
+    place: int
+
+
+@dataclass(slots=True)
+class Operation:
+    """One compute line, or (`op` None) the passing of a value into a sum as it is.
+
+    `states[end]` gives, for each way, the place of that end's state in its value's list.
+    """
+
+    op: Compute | None
+    operands: tuple[Tensor, ...]
+    result: Tensor
+    section: Pass
+    span: Span | None
+    ways: list[Local] = field(default_factory=list[Local])
+    states: list[Places] = field(default_factory=list[Places])
+    cost: Vector = field(default_factory=lambda: np.zeros(0))
+    slots: list[int] = field(default_factory=list[int])
+    work: dict[int, Fraction] = field(default_factory=dict[int, Fraction])
+    """The FLOPs of a device, by the axes that divide the work."""
+
+
+@dataclass(slots=True)
+class Value:
+    """A tensor between its makers and readers.
+
+    `root` is where it is given, for leaves and cotangents; `terminals` where it has to be had
+    whatever reads it. `codes` are its states, `cost` the least cost between any two, `price` the same
+    in prices alone, and `adding` what adding two of them costs in each state.
+    """
+
+    tensor: Tensor
+    section: Pass
+    graph: Layouts
+    codes: list[int]
+    place: dict[int, int]
+    root: int | None = None
+    sources: list[int] = field(default_factory=list[int])
+    targets: list[int] = field(default_factory=list[int])
+    terminals: list[int] = field(default_factory=list[int])
+    once: bool = False
+    whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    cost: Vector = field(default_factory=lambda: np.zeros((0, 0)))
+    adding: Vector = field(default_factory=lambda: np.zeros(0))
+    weights: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+
+    def state(self, layout: Layout) -> int:
+        """Give the place of a layout."""
+        code = self.graph.space.encode(layout)
+        self.extend({code})
+        return self.place[code]
+
+    def extend(self, codes: Iterable[int]) -> None:
+        """Take in states of partial maxima: only where something makes them do they occur."""
+        new = sorted(code for code in codes if code not in self.place)
+        if not new:
+            return
+        old = len(self.codes)
+        self.codes = [*self.codes, *new]
+        self.place = {code: i for i, code in enumerate(self.codes)}
+        grown = np.full((len(self.codes), len(self.codes)), FAR, dtype=np.int64)
+        grown[:old, :old] = self.weights
+        for row, code in enumerate(new, old):
+            for other, weight in self.graph.space.distances_from(code).items():
+                if other in self.place:
+                    grown[row, self.place[other]] = weight
+        self.weights = grown
+
+    def layout(self, place: int) -> Layout:
+        """Give the layout at a place."""
+        return self.graph.space.decode(self.codes[place])
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How costs are written: `digit` costs are one `unit` of the price (bytes or seconds)."""
+
+    unit: Fraction
+    digit: int
+    exact: bool
+    work: Fraction
+    count: int
+
+
+@dataclass
+class Problem:
+    """The operations, values and slots of a program; `alias` gives what a view is a view of."""
+
+    program: Program
+    mesh: Mesh
+    sizes: dict[str, int]
+    prices: Prices
+    rate: Fraction | None
+    operations: list[Operation] = field(default_factory=list[Operation])
+    values: list[Value] = field(default_factory=list[Value])
+    slots: list[Slot] = field(default_factory=list[Slot])
+    alias: dict[str, tuple[Rename, Tensor]] = field(
+        default_factory=dict[str, "tuple[Rename, Tensor]"]
+    )
+    found: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    split: frozenset[str] = frozenset()
+    homes: dict[str, Array] = field(default_factory=dict[str, Array])
+    known_ways: dict[object, list[Local]] = field(default_factory=dict[object, list[Local]])
+    most: float = 0.0
+    """More than any plan costs that is worth having: what is dearer counts as this."""
+    scale: Scale = Scale(Fraction(1), 1, exact=True, work=Fraction(1), count=1)
+
+    def original(self, tensor: Tensor) -> Tensor:
+        """Give the value that a tensor is, through all its names."""
+        while tensor.name in self.alias:
+            tensor = self.alias[tensor.name][1]
+        return tensor
+
+    def key(self, tensor: Tensor, section: Pass) -> tuple[str, str]:
+        """Give what a value is found by: parameters are one in each pass."""
+        name = self.original(tensor).name
+        return (name, section if name in self.split else "")
+
+    def at(self, tensor: Tensor, section: Pass) -> int:
+        """Give the number of a tensor's value in a pass, made when it is first asked for."""
+        key = self.key(tensor, section)
+        if key not in self.found:
+            self.found[key] = len(self.values)
+            self.values.append(self._value(self.original(tensor), section))
+        return self.found[key]
+
+    def _value(self, tensor: Tensor, section: Pass) -> Value:
+        array = Array(tensor, Layout.replicated(len(tensor.dims)))
+        graph = layouts(array, self.mesh, self.sizes, self.prices, idle_permutes=False)
+        if len(graph.space.states()) > LARGEST:
+            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
+        try:
+            place, weights = graph.space.table()
+        except OverflowError as error:
+            raise UnplannableError(str(error)) from None
+        value = Value(tensor, section, graph, list(place), dict(place), weights=weights)
+        home = self.homes.get(tensor.name)
+        if home is not None:
+            value.root = value.state(home.layout)
+        return value
+
+    def connect(self, op: int, end: int, value: int, *, source: bool) -> None:
+        """Make a slot between an end of an operation and a value."""
+        places = self.values[value].sources if source else self.values[value].targets
+        self.operations[op].slots.append(len(self.slots))
+        self.slots.append(Slot(op, end, value, source, len(places)))
+        places.append(len(self.slots) - 1)
+
+    def ways(self, op: Compute, ends: tuple[tuple[Space, tuple[Dim, ...]], ...]) -> list[Local]:
+        """List the ways of an operation; equal questions share one list."""
+        key = (op, tuple((id(space), dims) for space, dims in ends))
+        if key not in self.known_ways:
+            self.known_ways[key] = list(ways(op, ends[:-1], ends[-1]))
+        return self.known_ways[key]
+
+    def add(self, made: Operation, total: Tensor | None = None) -> None:
+        """Add an operation with its ways; `total` is the sum that its result goes into at once."""
+        reads = [self.at(operand, made.section) for operand in made.operands]
+        result = self.at(made.result if total is None else total, made.section)
+        index = len(self.operations)
+        self.operations.append(made)
+        values = [self.values[i] for i in (*reads, result)]
+        if made.op is None:
+            every = np.arange(len(values[-1].codes))
+            made.states = [every, every]
+            made.ways = [Local((code,), code, 0) for code in values[-1].codes]
+            made.work = {0: Fraction(0)}
+        else:
+            dims = (*(operand.dims for operand in made.operands), made.result.dims)
+            ends = tuple((v.graph.space, d) for v, d in zip(values, dims, strict=True))
+            made.ways = self.ways(made.op, ends)
+            for end, value in enumerate(values[:-1]):
+                made.states.append(np.array([value.place[w.operands[end]] for w in made.ways]))
+            values[-1].extend({way.result for way in made.ways})
+            made.states.append(np.array([values[-1].place[way.result] for way in made.ways]))
+            made.work = self._work(made)
+        for end, value in enumerate(reads):
+            self.connect(index, end, value, source=False)
+        self.connect(index, len(reads), result, source=True)
+
+    def _work(self, made: Operation) -> dict[int, Fraction]:
+        """Give the FLOPs by split; for times, those alone that count for T_math."""
+        assert made.op is not None
+        arrays = [Array(t, Layout.replicated(len(t.dims))) for t in (*made.operands, made.result)]
+        step = Step(made.op, tuple(arrays[:-1]), arrays[-1])
+        whole = flops(step).evaluate(self.sizes).number
+        assert whole is not None
+        if self.rate is not None and not counts(step, made.section):
+            whole = Fraction(0)
+        axes = self.mesh.axes
+        return {
+            split: whole / prod(info.size or 1 for a, info in enumerate(axes) if split >> a & 1)
+            for split in {way.split for way in made.ways}
+        }
+
+
+def build(
+    book: Plan,
+    prices: Prices,
+    *,
+    rate: Fraction | None = None,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
+) -> Problem:
+    """Write a program as a problem; `book` is its plan by the rules, which says where it ends.
+
+    Raises `UnplannableError`, and `ShardlangError` where a size is missing or a split uneven.
+    """
+    program = book.program
+    _refuse(program)
+    mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
+    problem = Problem(program, mesh, dict(program.sizes.known), prices, rate)
+    if not keep_gathered and not forward_only:
+        problem.split = frozenset(
+            leaf.array.name
+            for leaf in program.leaves
+            if leaf.kind == "param" and not leaf.array.layout.unreduced
+        )
+    for leaf in program.leaves:
+        check_layout(leaf.array, mesh, problem.sizes)
+        problem.homes[leaf.array.name] = leaf.array
+    problem.homes.update((array.name, array) for array in book.cotangents)
+    computed = [s for s in program.statements if not relays(s)]
+    lines = () if forward_only else adjoint(program, [output.tensor for output in book.outputs])
+    flow = [(tuple(use.tensor for use in s.operands), s.result, s.op) for s in computed]
+    flow += [(line.operands, line.result, line.op) for line in lines]
+    for operands, result, op in flow:
+        if isinstance(op, Rename):
+            problem.alias[result.name] = (op, operands[0])
+    had = _had(problem, book)
+    needed = {problem.original(array.tensor).name for array, _ in had}
+    for operands, result, _ in reversed(flow):
+        if result.name in needed:
+            needed.update(operand.name for operand in operands)
+    for s in computed:
+        if isinstance(s.op, Compute) and not isinstance(s.op, Rename) and s.result.name in needed:
+            reads = tuple(use.tensor for use in s.operands)
+            problem.add(Operation(s.op, reads, s.result, "forward", s.span))
+    _backward(problem, [line for line in lines if line.result.name in needed], book)
+    for array, section in had:
+        value = problem.values[problem.at(array.tensor, section)]
+        terminal = value.state(array.layout)
+        if terminal != value.root and terminal not in value.terminals:
+            value.terminals.append(terminal)
+    for value in problem.values:
+        if len(value.targets) + len(value.terminals) > WIDEST or len(value.sources) > WIDEST:
+            raise UnplannableError(f"{value.tensor.name} is read in more than {WIDEST} places")
+        if value.once and any(value.layout(t).unreduced for t in value.terminals):
+            raise UnplannableError(f"{value.tensor.name} is compared, and declared unreduced")
+    _measure(problem, book)
+    return problem
+
+
+def _refuse(program: Program) -> None:
+    """Raise `UnplannableError` for what only the rules lower."""
+    if program.explicit:
+        raise UnplannableError("the program's lines are its steps")
+    if not program.save.everything:
+        raise UnplannableError("the program saves some values only")
+    for s in program.statements:
+        if isinstance(s.op, Relayout):
+            raise UnplannableError("the program states a collective")
+        if s.keep_unreduced:
+            raise UnplannableError("the program multiplies locally (·_LOCAL)")
+
+
+def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass]]:
+    """Give what the plan has to have: outputs, gradients, and what the text declares.
+
+    What is declared and dead in the book plan, and so not in it, is left out here as well. Of an
+    output's layouts the last one counts: nothing reads it in the others.
+    """
+    steps = (*book.forward, *book.backward)
+    present = {array for step in steps for array in (*step.inputs, step.output)}
+    found: list[tuple[Array, Pass]] = [(output, "forward") for output in book.outputs]
+    last: Pass = "backward"
+    found.extend((gradient.gradient, last) for gradient in book.gradients)
+    outputs = {output.name for output in book.outputs}
+    for s in problem.program.statements:
+        if s.target is None or s.result.name in outputs:
+            continue
+        if Array(s.result, s.target) in present:
+            found.append((Array(s.result, s.target), "forward"))
+    return found
+
+
+def _backward(problem: Problem, lines: Sequence[Line], book: Plan) -> None:
+    """Add the lines of the backward pass; contributions go straight into the sums that they are for."""
+    lines = [line for line in lines if not isinstance(line.op, Rename)]
+    readers = Counter(problem.original(o).name for line in lines for o in line.operands)
+    taken = {problem.original(g.gradient.tensor).name for g in book.gradients} | set(problem.homes)
+    sums = {
+        line.result.name: line
+        for line in lines
+        if line.adds and all(operand.dims == line.result.dims for operand in line.operands)
+    }
+    into = {
+        operand.name: line.result
+        for line in sums.values()
+        for operand in line.operands
+        if readers[operand.name] == 1
+        and operand.name not in taken
+        and operand.name not in problem.alias
+        and operand.name not in sums
+    }
+    for line in lines:
+        if line.result.name not in sums:
+            made = Operation(line.op, line.operands, line.result, "backward", line.span)
+            problem.add(made, into.get(line.result.name))
+            if isinstance(line.op, Equal):
+                problem.values[problem.at(line.operands[0], "backward")].once = True
+            continue
+        for operand in line.operands:
+            if operand.name not in into:
+                problem.add(Operation(None, (operand,), line.result, "backward", line.span))
+
+
+def price_of(steps: Iterable[Step], problem: Problem) -> Fraction:
+    """Add up what the relayouts of a plan cost in the problem's prices."""
+    return sum(
+        (
+            price(s.op, s.inputs[0], s.output, problem.mesh, problem.sizes, problem.prices)
+            for s in steps
+            if isinstance(s.op, Relayout)
+        ),
+        Fraction(0),
+    )
+
+
+def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
+    """Add up the FLOPs of a device that count for T_math."""
+    found = Fraction(0)
+    for section, step in plan.steps():
+        if step.is_compute and counts(step, section):
+            found += flops(step).evaluate(sizes).number or 0
+    return found
+
+
+def total_of(plan: Plan, problem: Problem) -> Fraction:
+    """Give a plan's cost as the problem counts it: its price, and with a rate the time of its FLOPs."""
+    found = price_of((*plan.forward, *plan.backward), problem)
+    if problem.rate is not None:
+        found += work_of(plan, problem.sizes) / problem.rate
+    return found
+
+
+BITS = 49
+"""How large costs may get: sums of a few stay below 2**53."""
+
+FINEST = 64
+"""What one collective counts, and what all costs are multiples of: below is room for rounding."""
+
+
+def _measure(problem: Problem, book: Plan) -> None:
+    """Choose the digits of costs, and write every table in them."""
+    rate = problem.rate
+    unit, work = Fraction(0), Fraction(0)
+    for value in problem.values:
+        known = value.weights[value.weights < FAR] // UNIT
+        unit = _gcd(unit, value.graph.factor * int(np.gcd.reduce(known)))
+    for operation in problem.operations:
+        for amount in operation.work.values():
+            work = _gcd(work, amount)
+            unit = unit if rate is None else _gcd(unit, amount / rate)
+    added = [_additions(problem, value) for value in problem.values]
+    for amount in {amount for row in added for amount in row}:
+        work = _gcd(work, amount)
+    unit, work = unit or Fraction(1), work or Fraction(1)
+    most = total_of(book, problem)
+    places = len(problem.slots) + sum(len(v.terminals) for v in problem.values) + 1
+    count_bits = (FINEST * 8 * places).bit_length()
+    whole = sum((max(operation.work.values()) for operation in problem.operations), Fraction(0))
+    whole += sum(
+        (max(row) * len(v.sources) for v, row in zip(problem.values, added, strict=True) if row),
+        Fraction(0),
+    )
+    work_bits = int(whole / work).bit_length() if rate is None else 0
+    price_bits = int(most / unit + 2).bit_length()
+    room = BITS - count_bits
+    exact = price_bits <= room
+    if not exact:
+        unit, price_bits = max(unit, most / (1 << room)), room
+    if work_bits > room - price_bits:
+        work_bits = max(room - price_bits, 0)
+        work = whole / (1 << (work_bits - 1)) if work_bits else Fraction(0)
+    digit = 1 << work_bits + count_bits
+    problem.scale = Scale(unit, digit, exact, work, 1 << count_bits)
+    problem.most = float(int(most / unit + 2) * digit)
+    tables: dict[tuple[int, Fraction], Vector] = {}
+    for value, row in zip(problem.values, added, strict=True):
+        key = (id(value.weights), value.graph.factor)
+        if key not in tables:
+            prices = _scaled(value.weights // UNIT, value.graph.factor / unit)
+            count = value.weights % UNIT // COLLECTIVE
+            cost = prices * float(digit) + count * float(FINEST)
+            far = value.weights >= FAR
+            tables[key] = np.where(far, problem.most, np.minimum(cost, problem.most))
+        value.cost = tables[key]
+        space = value.graph.space
+        partial = space.full << space.high
+        value.whole = np.array([not code & partial for code in value.codes])
+        value.adding = np.array([_digits(problem, amount) for amount in row])
+    for operation in problem.operations:
+        table = {split: _digits(problem, amount) for split, amount in operation.work.items()}
+        operation.cost = np.array([table[way.split] for way in operation.ways])
+
+
+def _additions(problem: Problem, value: Value) -> list[Fraction]:
+    """Give the FLOPs of adding two contributions in each state; elementwise work takes no time."""
+    if len(value.sources) < 2 or problem.rate is not None:
+        return []
+    whole = prod(extent(dim, problem.sizes) for dim in value.tensor.dims)
+    space = value.graph.space
+    return [
+        Fraction(whole, prod(space.counts[index] for index in space.parts(code)[0]))
+        for code in value.codes
+    ]
+
+
+def _digits(problem: Problem, amount: Fraction) -> float:
+    """Write an amount of FLOPs as a cost."""
+    scale = problem.scale
+    if problem.rate is not None:
+        return float(amount / problem.rate // scale.unit * scale.digit)
+    return float(amount // scale.work * scale.count) if scale.work else 0.0
+
+
+def _scaled(weights: NDArray[np.int64], factor: Fraction) -> Vector:
+    """Multiply by a factor and round down, exactly."""
+    top, bottom = factor.numerator, factor.denominator
+    if int(weights.max(initial=0)) * top < 1 << 62:
+        return (weights * top // bottom).astype(np.float64)
+    return np.array([[float(int(w) * top // bottom) for w in row] for row in weights])
+
+
+def _gcd(left: Fraction, right: Fraction) -> Fraction:
+    """Give the largest amount that both are multiples of."""
+    over = lcm(left.denominator, right.denominator)
+    return Fraction(gcd(int(left * over), int(right * over)), over)

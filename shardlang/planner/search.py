@@ -1,0 +1,287 @@
+"""The search: plans that get better, bounds that rise, and branching where they don't meet.
+
+It starts from the book plan's own ways, improves an operation at a time, reads plans off the charges
+of the bound while that rises, and where a gap is left splits the ways of an operation and goes on with
+the part of the lowest bound. It can stop at any time with the best plan so far and the least that any
+plan costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from shardlang.ir.plan import Plan
+from shardlang.planner.bound import ascend, Bound, Charges, Folded
+from shardlang.planner.problem import FINEST, Problem, Vector
+from shardlang.planner.trees import Given, Marginals
+
+Assignment = dict[int, int]
+"""The number of the way that each operation is done in."""
+
+PATIENCE = 6
+"""Rounds of sweeps without a rise worth mentioning before the search branches."""
+
+
+TIES = 3
+"""Rounds and branchings that are spent on ties once no plan can move less."""
+
+
+@dataclass
+class Found:
+    """The best assignment, its cost, the least that any can cost, and how much was searched."""
+
+    ways: Assignment
+    cost: float
+    bound: float
+    nodes: int = 0
+    sweeps: int = 0
+
+
+@dataclass
+class Search:
+    """A component with its bound, the best assignment so far, and a clock."""
+
+    problem: Problem
+    bound: Bound
+    late: Callable[[], bool]
+    best: Assignment = field(default_factory=dict[int, int])
+    cost: float = float("inf")
+    nodes: int = 0
+    sweeps: int = 0
+    _known: dict[object, Marginals] = field(default_factory=dict[object, Marginals])
+
+    # Assignments ----------------------------------------------------------------------------
+
+    def cost_of(self, ways: Assignment) -> float:
+        """Give the cost of an assignment: exact, in the problem's units."""
+        total = 0.0
+        for op, way in ways.items():
+            total += float(self.bound.cost[op][way])
+        return total + sum(self.value_cost(value, ways) for value in self.bound.active)
+
+    def _fixed(self, value: int, ways: Assignment) -> list[list[int]]:
+        found = self.problem.values[value]
+        sides: list[list[int]] = []
+        for places in (found.sources, found.targets):
+            slots = [self.problem.slots[s] for s in places]
+            chosen = [(self.problem.operations[s.op].states[s.end], ways[s.op]) for s in slots]
+            sides.append([int(states[way]) for states, way in chosen])
+        return [sides[0] or [found.root or 0], [*sides[1], *found.terminals]]
+
+    def value_cost(self, value: int, ways: Assignment) -> float:
+        """Give the cost of a value's tree."""
+        return self.bound.trees[value].least(*self._fixed(value, ways))
+
+    def scores(self, op: int, chosen: Mapping[int, int], at: Charges) -> Vector:
+        """Give what each way of an operation costs, with what is chosen and charges for the rest."""
+        domain, slots = at.domains[op], self.problem.slots
+        total = domain.cost.copy()
+        seen: dict[int, Marginals] = {}
+        for s in self.bound.slots_of[op]:
+            slot = slots[s]
+            if slot.value not in seen:
+                seen[slot.value] = self._around(op, slot.value, chosen, at)
+            side = seen[slot.value].sources if slot.source else seen[slot.value].targets
+            vector = side[slot.place]
+            assert vector is not None
+            total += vector[domain.states[slot.end]]
+        return total
+
+    def _around(self, op: int, value: int, chosen: Mapping[int, int], at: Charges) -> Marginals:
+        """Give the min-marginals of a value with an operation's own places free."""
+        found = self.problem.values[value]
+        free = np.zeros(len(found.codes))
+        key: list[int] | None = [op, value]
+        sides: list[list[Given]] = []
+        for places in (found.sources, found.targets):
+            given: list[Given] = []
+            for s in places:
+                slot = self.problem.slots[s]
+                if slot.op == op:
+                    given.append(free)
+                elif slot.op in chosen:
+                    state = self.problem.operations[slot.op].states[slot.end][chosen[slot.op]]
+                    given.append(int(state))
+                    if key is not None:
+                        key.append(int(state))
+                else:
+                    given.append(at.allowed[s] - at.charge[s])
+                    key = None
+            sides.append(given)
+        sources = sides[0] or [found.root or 0]
+        known = None if key is None else tuple(key)
+        if known is not None and known in self._known:
+            return self._known[known]
+        made = self.bound.trees[value].marginals(sources, [*sides[1], *found.terminals])
+        if known is not None:
+            if len(self._known) > 20_000:
+                self._known.clear()
+            self._known[known] = made
+        return made
+
+    def fill(self, at: Charges, chosen: dict[int, int] | None = None) -> Assignment:
+        """Choose a way for each operation that has none, in order, each the best for those before."""
+        made = dict(chosen or {})
+        for op in self.bound.ops:
+            if op not in made:
+                place = int(np.argmin(self.scores(op, made, at)))
+                made[op] = int(at.domains[op].ways[place])
+        return made
+
+    def improve(self, ways: Assignment, everything: Charges) -> Assignment:
+        """Change one operation at a time while that helps; the others stay as they are."""
+        ways = dict(ways)
+        todo = list(self.bound.ops)
+        while todo and not self.late():
+            op = todo.pop(0)
+            scores = self.scores(op, ways, everything)
+            best = int(np.argmin(scores))
+            if best == ways[op]:
+                continue
+            before = self._near(op, ways)
+            old, ways[op] = ways[op], best
+            if self._near(op, ways) >= before:
+                ways[op] = old
+                continue
+            for s in self.bound.slots_of[op]:
+                value = self.problem.values[self.problem.slots[s].value]
+                for other in (*value.sources, *value.targets):
+                    near = self.problem.slots[other].op
+                    if near not in todo:
+                        todo.append(near)
+        return ways
+
+    def _near(self, op: int, ways: Assignment) -> float:
+        values = {self.problem.slots[s].value for s in self.bound.slots_of[op]}
+        return float(self.bound.cost[op][ways[op]]) + sum(self.value_cost(v, ways) for v in values)
+
+    def offer(self, ways: Assignment) -> None:
+        """Take an assignment if it is better than the best."""
+        cost = self.cost_of(ways)
+        if cost < self.cost:
+            self.best, self.cost = ways, cost
+
+    # The search -----------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> float:
+        """What a bound has to reach so that nothing better is left: costs are multiples."""
+        return self.cost - FINEST + 1
+
+    def run(self, begin: Assignment) -> Found:
+        """Search until the bound meets the best plan or time is over."""
+        everything = self.bound.start()
+        self.offer(self.fill(everything, begin))
+        self.offer(self.improve(self.best, everything))
+        root = everything.copy()
+        root.bound = self.bound.least(root)
+        heap: list[tuple[float, int, Charges]] = []
+        order = count()
+        if self._raise(root, everything):
+            heappush(heap, (root.bound, next(order), root))
+        lowest = self.cost
+        while heap:
+            bound, _, at = heappop(heap)
+            if bound >= self.limit:
+                break
+            if self.late() or (self.settled(bound) and self.nodes >= TIES):
+                lowest = bound
+                break
+            self.nodes += 1
+            for child in self.branch(at):
+                if self._raise(child, everything, rounds=8):
+                    heappush(heap, (child.bound, next(order), child))
+        return Found(self.best, self.cost, min(lowest, self.cost), self.nodes, self.sweeps)
+
+    def settled(self, bound: float) -> bool:
+        """Say whether only ties are left: by FLOPs, and by the number of collectives."""
+        digit = self.problem.scale.digit
+        return bound // digit == self.cost // digit
+
+    def _raise(self, at: Charges, everything: Charges, rounds: int = 1000) -> bool:
+        """Raise a bound until it meets the best plan, rises no more, or time is over.
+
+        Says whether something better may be left.
+        """
+        still = proven = 0
+        for turn in range(rounds):
+            before = at.bound
+            if not ascend(self.bound, at, self.limit, 2):
+                return False
+            self.sweeps += 2
+            proven += self.settled(at.bound)
+            if self.late() or proven > TIES:
+                return True
+            if proven == 1 or turn in (0, 1, 2, 4, 8, 16) or turn % 32 == 0:
+                ways = self.fill(at)
+                self.offer(ways)
+                self.offer(self.improve(ways, everything))
+                if at.bound >= self.limit:
+                    return False
+            gap = self.cost - before
+            still = still + 1 if at.bound - before < 0.01 * gap else 0
+            if still >= PATIENCE or all(len(d.ways) == 1 for d in at.domains.values()):
+                return at.bound < self.limit
+        return at.bound < self.limit
+
+    def branch(self, at: Charges) -> list[Charges]:
+        """Split the ways of the operation that the bound is least sure of in two or more parts."""
+        open_ = [op for op, domain in at.domains.items() if len(domain.ways) > 1]
+        if not open_:
+            self.offer({op: int(domain.ways[0]) for op, domain in at.domains.items()})
+            return []
+        op = min(open_, key=lambda each: len(at.domains[each].ways))
+        total = self.bound.totals(at, op)
+        order = np.argsort(total, kind="stable")
+        parts = (
+            [order[:1], order[1:]]
+            if len(order) > 4
+            else [order[i : i + 1] for i in range(len(order))]
+        )
+        children: list[Charges] = []
+        for part in parts:
+            child = at.copy()
+            child.domains[op] = at.domains[op].only(np.sort(part))
+            self.bound.allow(child, op)
+            child.bound = self.bound.least(child)
+            if child.bound < self.limit:
+                children.append(child)
+        return children
+
+
+def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool]) -> Found:
+    """Find the best assignment, a component at a time, those of the fewest operations first."""
+    begin = book_ways(problem, book)
+    found = Found({}, folded.base, folded.base)
+    for bound in sorted(folded.components(), key=lambda each: len(each.ops)):
+        own = {op: begin[op] for op in bound.ops if op in begin}
+        best = Search(problem, bound, late).run(own)
+        found.ways.update(best.ways)
+        found.cost += best.cost
+        found.bound += best.bound
+        found.nodes += best.nodes
+        found.sweeps += best.sweeps
+    return found
+
+
+def book_ways(problem: Problem, book: Plan) -> dict[int, int]:
+    """Give the ways that the book plan does its operations in, where it has those operations."""
+    steps = {(section, step.output.name): step for section, step in book.steps() if step.is_compute}
+    found: dict[int, int] = {}
+    for index, operation in enumerate(problem.operations):
+        step = steps.get((operation.section, operation.result.name))
+        if operation.op is None or step is None or step.op != operation.op:
+            continue
+        values = [problem.values[problem.slots[s].value] for s in operation.slots]
+        arrays = (*step.inputs, step.output)
+        codes = [v.graph.space.encode(a.layout) for v, a in zip(values, arrays, strict=True)]
+        for number, way in enumerate(operation.ways):
+            if [*way.operands, way.result] == codes:
+                found[index] = number
+                break
+    return found

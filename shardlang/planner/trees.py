@@ -1,0 +1,216 @@
+"""The cost of a value as a function of what its makers and readers choose.
+
+A value's cost is the least tree of moves: from its sources together to where it is complete, and from
+there to all its targets. `Trees` gives, for weights on the states of each place, the least of cost and
+weights, and for each place and state the least with that state (its *min-marginals*): the dynamic
+program of Dreyfus and Wagner over subsets of the places, once inwards and once back outwards. What is
+given for a place is either a vector of weights, or the number of the one state that it is fixed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardlang.planner.problem import Value, Vector
+
+Given = Vector | int
+"""Weights of all states, or the one state."""
+
+NEVER = float(1 << 52)
+"""A weight that forbids a state."""
+
+
+@dataclass(slots=True)
+class Marginals:
+    """The least cost, and by place the least cost with each state (None where it is fixed)."""
+
+    least: float
+    sources: list[Vector | None]
+    targets: list[Vector | None]
+
+
+Spread = Callable[[Vector], Vector]
+
+
+class Trees:
+    """The cost function of one value."""
+
+    def __init__(self, value: Value, turned: dict[int, Vector]) -> None:
+        """Lay the tables out for both directions; `turned` remembers those of equal values."""
+        self.value = value
+        self.toward = value.cost
+        if id(value.cost) not in turned:
+            turned[id(value.cost)] = np.ascontiguousarray(value.cost.T)
+        self.along = turned[id(value.cost)]
+        self.adding = value.adding if len(value.adding) else np.zeros(len(value.codes))
+        self.partial = None if not value.once else ~value.whole
+        self._splits: dict[int, list[tuple[int, list[tuple[int, int]]]]] = {}
+
+    def before(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of a move from it and the weight of where that leads."""
+        return _least(self.toward, self.along, weights)
+
+    def after(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of a weight and the move from there to it."""
+        return _least(self.along, self.toward, weights)
+
+    def splits(self, places: int) -> list[tuple[int, list[tuple[int, int]]]]:
+        """List the sets of two or more places, smaller ones first, each with its ways to split in two."""
+        if places not in self._splits:
+            sets = sorted(range(1, 1 << places), key=int.bit_count)
+            self._splits[places] = [(s, _halves(s)) for s in sets if s.bit_count() > 1]
+        return self._splits[places]
+
+    def _inward(
+        self, given: Sequence[Given], spread: Spread, rows: Vector, adding: Vector | None
+    ) -> tuple[dict[int, Vector], dict[int, Vector]]:
+        """Give, for each set of places, what it costs in each state: where its parts meet, and before."""
+        there: dict[int, Vector] = {}
+        meet: dict[int, Vector] = {}
+        for i, each in enumerate(given):
+            there[1 << i] = rows[each] if isinstance(each, int) else spread(each)
+        every = (1 << len(given)) - 1
+        for subset, halves in self.splits(len(given)):
+            found = there[halves[0][0]] + there[halves[0][1]]
+            for one, two in halves[1:]:
+                np.minimum(found, there[one] + there[two], out=found)
+            meet[subset] = found if adding is None else found + adding
+            if subset != every or adding is None:
+                there[subset] = spread(meet[subset])
+        return there, meet
+
+    def _outward(
+        self,
+        given: Sequence[Given],
+        there: dict[int, Vector],
+        top: Vector,
+        back: Spread,
+        adding: Vector | None,
+    ) -> list[Vector | None]:
+        """Give each place's min-marginals, `top` being what the rest costs where all places meet."""
+        outside: dict[int, Vector] = {}
+        every = (1 << len(given)) - 1
+        free = sum(1 << i for i, each in enumerate(given) if not isinstance(each, int))
+        for subset, halves in reversed(self.splits(len(given))):
+            if not subset & free:
+                continue
+            rest = top if subset == every else back(outside[subset])
+            if adding is not None:
+                rest = rest + adding
+            for one, two in halves:
+                for part, other in ((one, two), (two, one)):
+                    if not part & free:
+                        continue
+                    cost = rest + there[other]
+                    known = outside.get(part)
+                    outside[part] = cost if known is None else np.minimum(known, cost, out=known)
+        found: list[Vector | None] = []
+        for i, each in enumerate(given):
+            if isinstance(each, int):
+                found.append(None)
+            elif len(given) == 1:
+                found.append(top + each)
+            else:
+                found.append(back(outside[1 << i]) + each)
+        return found
+
+    def marginals(self, sources: Sequence[Given], targets: Sequence[Given]) -> Marginals:
+        """Give the least cost and all min-marginals; a given root counts as a source."""
+        there, _ = self._inward(targets, self.before, self.along, None)
+        whole = there[(1 << len(targets)) - 1]
+        if self.partial is not None:
+            whole = self.before(np.where(self.partial, NEVER, whole))
+        gathered: dict[int, Vector] = {}
+        if len(sources) > 1:
+            gathered, meet = self._inward(sources, self.after, self.toward, self.adding)
+            arrived: Given = meet[(1 << len(sources)) - 1]
+        else:
+            arrived = sources[0]
+        if isinstance(arrived, int):
+            least = float(whole[arrived])
+            top = self.toward[arrived]
+        else:
+            least = float((whole + arrived).min())
+            top = None
+        if all(isinstance(each, int) for each in targets):
+            outs: list[Vector | None] = [None] * len(targets)
+        else:
+            if top is None:
+                assert not isinstance(arrived, int)
+                top = self.after(arrived)
+            if self.partial is not None:
+                top = self.after(np.where(self.partial, NEVER, top))
+            outs = self._outward(targets, there, top, self.after, None)
+        if len(sources) == 1:
+            ins = [None if isinstance(arrived, int) else whole + arrived]
+        else:
+            ins = self._outward(sources, gathered, whole, self.before, self.adding)
+        return Marginals(least, ins, outs)
+
+    def inside(
+        self, sources: Sequence[int], targets: Sequence[int]
+    ) -> tuple[dict[int, Vector], dict[int, Vector], Vector]:
+        """Give, by set of sources, the costs to bring it to each state and to add it there.
+
+        The third is what all targets cost from each state.
+        """
+        there, _ = self._inward(targets, self.before, self.along, None)
+        whole = there[(1 << len(targets)) - 1]
+        if self.partial is not None:
+            whole = self.before(np.where(self.partial, NEVER, whole))
+        return *self._inward(sources, self.after, self.toward, self.adding), whole
+
+    def reduced(self, root: int, targets: Sequence[int]) -> int:
+        """Give the state with nothing unreduced that the targets are best reached through."""
+        assert self.partial is not None
+        there, _ = self._inward(targets, self.before, self.along, None)
+        whole = np.where(self.partial, NEVER, there[(1 << len(targets)) - 1])
+        return int(np.argmin(self.toward[root] + whole))
+
+    def least(self, sources: Sequence[int], targets: Sequence[int]) -> float:
+        """Give the cost with every place fixed."""
+        there, _ = self._inward(targets, self.before, self.along, None)
+        whole = there[(1 << len(targets)) - 1]
+        if self.partial is not None:
+            whole = self.before(np.where(self.partial, NEVER, whole))
+        if len(sources) == 1:
+            return float(whole[sources[0]])
+        _, meet = self._inward(sources, self.after, self.toward, self.adding)
+        return float((whole + meet[(1 << len(sources)) - 1]).min())
+
+
+_CHUNK = 1 << 16
+"""How many numbers are added up at a time: they stay in the cache."""
+
+
+def _least(rows: Vector, columns: Vector, weights: Vector) -> Vector:
+    """Give the least of each row's entries with weights added; `columns` is the same table turned."""
+    many = len(weights)
+    few = np.flatnonzero(weights < NEVER / 2)
+    if 3 * len(few) < many:
+        if not len(few):
+            return np.full(many, NEVER)
+        return (columns[few] + weights[few, None]).min(axis=0)
+    found = np.empty(many)
+    step = max(_CHUNK // many, 1)
+    space = np.empty((min(step, many), many))
+    for begin in range(0, many, step):
+        part = rows[begin : begin + step]
+        sums = np.add(part, weights, out=space[: len(part)])
+        sums.min(axis=1, out=found[begin : begin + step])
+    return found
+
+
+def _halves(subset: int) -> list[tuple[int, int]]:
+    """List the ways to split a set in two, each once."""
+    low = subset & -subset
+    rest = subset ^ low
+    found: list[tuple[int, int]] = []
+    sub = rest
+    while sub:
+        found.append((subset ^ sub, sub))
+        sub = (sub - 1) & rest
+    return found

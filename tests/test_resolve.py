@@ -695,8 +695,9 @@ def test_an_axis_that_another_mesh_lacks_is_one_mistake(text: str, mesh: str, ax
 
 @pytest.mark.parametrize(
     "text",
-    ["A[I] = A[I]", "A[I_X] -> A[I]\nA[I] -> A[I]", "A[I_X] -> A", "forward:\n  A[I] = A[I]\n"],
+    ["A[I] = A[I]", "A[I_X] -> A[I_X]", "A[I_X] -> A", "forward:\n  A[I] = A[I]\n"],
 )
 def test_a_line_that_leaves_a_value_as_it_is_does_nothing(text: str) -> None:
-    """A layout that the value has already makes no step."""
+    """A layout that the value has already makes no step, so a program needs another line."""
     assert ["SH216"] == [d.code for d in wrong(text)]
+    assert load_text("A[I_X] -> A[I_X]\nA[I_X] -> A[I]")

@@ -16,9 +16,11 @@ from shardlang.frontend import declaration_errors, errors, expression_errors
 from shardlang.source import Span
 
 _WRAPPER = re.compile(r"\\[a-zA-Z]+\s?\{|[{}$\\]")
-_STRAY = re.compile(r"[^\w\s'′\\{}\[\](),./|@·*+\-−=→]|(?<=\w)[\[\](){}](?=\w)")
+_STRAY = re.compile(r"[^\w\s'′\\{}\[\](),./|@·*+\-−=→]")
+_INSIDE = re.compile(r"(?<=\w)[\[\](){}=,·](?=\w)")
 _NAME = re.compile(r"[^\W\d_][\w'′]*")
 _SIGNS = re.compile(r"\W")
+_HEADER = re.compile(r"\b(?:forward|backward)\s*:")
 _HEADERS = ("forward", "backward")
 _MESH = re.compile(r"mesh\b")
 _NETWORKS = frozenset({"mesh", "ici", "dcn"})
@@ -52,11 +54,13 @@ class Gaps:
         sections = False
         for span in broken:
             piece = text[span.start : span.end]
-            words = [*_names(piece), *_names(_STRAY.sub("", piece))]
+            words = list(_names(piece))
+            for sign in (_STRAY, _INSIDE):  # one may have been typed within a name
+                words += _names(sign.sub("", piece))
             found.update(words)
             sections = sections or _like_header(piece)
             if _MESH.match(piece):
-                axes.update((word, None) for word in words if word not in _NETWORKS)
+                axes.update((word, None) for word in _names(piece) if word not in _NETWORKS)
         return Gaps(frozenset(found), tuple(axes), sections)
 
     def independent(self, diagnostic: Diagnostic) -> bool:
@@ -73,6 +77,8 @@ class Gaps:
 
 def _like_header(piece: str) -> bool:
     """Say whether a line was probably meant as the header of a section."""
+    if _HEADER.search(piece):
+        return True
     word = _SIGNS.sub("", piece)
     return word.startswith(_HEADERS) or bool(get_close_matches(word, _HEADERS, 1, 0.75))
 

@@ -201,9 +201,13 @@ class _Lines:
         self.sections: dict[str, Span] = {}
         self.reporter = self.values.reporter
         self.warned = False
+        self.idle: list[Span] = []
 
     def read(self, items: Sequence[Item]) -> None:
-        """Read every line that adds a section, a leaf or a statement."""
+        """Read every line that adds a section, a leaf or a statement.
+
+        A line that leaves a value in the layout that it has is an error where no line does more.
+        """
         for item in items:
             match item:
                 case Section():
@@ -215,6 +219,9 @@ class _Lines:
                     self._statement(item)
                 case _:
                     pass
+        if len(self.idle) == len(self.values.statements):
+            for span in self.idle:
+                self.reporter.report(span, expression_errors.NoEffect())
 
     def _section(self, item: Section) -> None:
         if item.name in self.sections:
@@ -278,8 +285,7 @@ class _Lines:
                 self.reporter.report(goal.ref.span, mistake, [label])
                 return None
             if again.layout == self.values.layout_of(use) == self.values.whereabouts(use.tensor):
-                self.reporter.report(span, expression_errors.NoEffect())
-                return None
+                self.idle.append(span)
             section = self.values.section
             self.values.add(
                 Statement(copy, (use,), use.tensor, again.layout, span, section=section)
@@ -351,7 +357,8 @@ class _Lines:
                 pass
         gained = tuple(dim for dim in dims if dim not in pending.dims and dim not in summed)
         alone = tuple(dim for dim in pending.implied if _holders(dim, pending.operands) == 1)
-        if alone and gained:
+        reading = self._reading(names(alone)) if gained else None
+        if reading is not None and reading.startswith("did"):
             self._exchanged(goal, None, alone, gained)
             return None
         for dim, place in zip(dims, goal.brackets.spans, strict=True):

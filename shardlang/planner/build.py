@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardlang.ir.ops import Coefficient, Linear
+from shardlang.ir.ops import Coefficient, Linear, Rename
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.live import mark_critical
@@ -50,6 +50,8 @@ class Builder:
         self.routes = [self._routes(index) for index in range(len(problem.values))]
         self.steps: dict[Pass, list[Step]] = {"forward": [], "backward": []}
         self.section: Pass = "forward"
+        self.ends: set[Array] = set()
+        self.shown: dict[Array, Array] = {}
         self.made: set[Array] = set(problem.homes.values())
         self.names = {s.result.name for s in problem.program.statements} | set(problem.homes)
         self.names |= {operation.result.name for operation in problem.operations}
@@ -139,12 +141,11 @@ class Builder:
 
     def obtain(self, array: Array, span: Span | None) -> Array:
         """Have a value in a layout that its tree leads to."""
-        if array in self.made:
-            return array
         view = self.problem.alias.get(array.name)
         if view is not None:
-            source = self.obtain(Array(view[1], array.layout), span)
-            return self.add(Step(view[0], (source,), array, "view", span=span))
+            return self._view(array, *view, span)
+        if array in self.made:
+            return array
         routes = self.routes[self.problem.at(array.tensor, self.section)]
         step = routes.before.get(array)
         if step is None:
@@ -154,6 +155,23 @@ class Builder:
         source = self.obtain(step.inputs[0], span)
         reason = f"on the cheapest way to where {array.name} is had"
         return self.add(replace(step, inputs=(source,), rule="optimal", reason=reason, span=span))
+
+    def _view(self, array: Array, op: Rename, original: Tensor, span: Span | None) -> Array:
+        """Have a view of a value: in every other layout of a pass it gets another name.
+
+        A name stands for one computation. An output or gradient that is a view keeps its own.
+        """
+        if array in self.shown:
+            return self.shown[array]
+        source = self.obtain(Array(original, array.layout), span)
+        kept = any(array.name == end.name for end in self.ends)
+        again = any(array.name == other.name for other in self.shown)
+        name = array.name
+        if array not in self.ends and (kept or again):
+            name = self._fresh(name)
+        made = Array(replace(array.tensor, name=name), array.layout)
+        self.shown[array] = self.add(Step(op, (source,), made, "view", span=span))
+        return made
 
     def _add_up(self, tensor: Tensor, span: Span | None) -> None:
         """Add the contributions to a gradient."""
@@ -204,7 +222,7 @@ class Builder:
             "backward": [gradient.gradient for gradient in book.gradients],
         }
         for section, wanted in ends.items():
-            self.section = section
+            self.section, self.ends = section, set(wanted)
             if section == "backward":
                 self._forget()
             for index, value in enumerate(self.problem.values):
@@ -241,11 +259,9 @@ class Builder:
     def _forget(self) -> None:
         """Drop the copies of parameters, and all views, at the end of the forward pass."""
         homes = set(self.problem.homes.values())
+        self.shown.clear()
         self.made = {
-            array
-            for array in self.made
-            if array in homes
-            or (array.name not in self.problem.split and array.name not in self.problem.alias)
+            array for array in self.made if array in homes or array.name not in self.problem.split
         }
 
 

@@ -287,7 +287,7 @@ FORMS = {
         [Line("einsum", ("a", "W"), "o"), Line("einsum", ("a", "b"), "p")],
     ),
     "three readers of a leaf": (
-        {"a": "IJ", "W": "JK", "o": "IK", "b": "JL", "p": "IL", "c": "IM", "q": "JM"},
+        {"a": "I", "W": "IJ", "o": "J", "b": "I", "p": "", "c": "IK", "q": "K"},
         [
             Line("einsum", ("a", "W"), "o"),
             Line("einsum", ("a", "b"), "p"),
@@ -348,7 +348,7 @@ def small(seed: int) -> tuple[Small, bool]:
     return Small(dims, lines, homes, ends, sizes, axes, network), both
 
 
-@pytest.mark.parametrize("batch", range(16))
+@pytest.mark.parametrize("batch", range(20))
 def test_small_programs_against_brute_force(batch):
     """Every joint choice of layouts for every operation of both passes is tried: none moves less."""
     for seed in range(batch * 10, batch * 10 + 10):

@@ -223,3 +223,19 @@ def test_a_misspelt_result_gets_a_warning() -> None:
     found = check(load_text(text))
 
     assert ["SH454"] == [d.code for d in found]
+
+
+def test_a_view_has_a_line_for_each_layout() -> None:
+    """One value under other dim names may be read in several layouts; the printed lines are legal."""
+    text = """mesh X=2, Y=2
+q[B_X, T, N_Y] = x[B_X, T, D_Y] ·_D W_q[D, N_Y]
+k[B_X, S, N_Y] = x[B_X, S, D_Y] ·_D W_k[D, N_Y]
+r[B_X, S, D_Y] = exp(x[B_X, S, D_Y])
+p[B_X, T, S, N_Y] = q ⊙ k
+"""
+    plan = lower(load_text(text))
+    check_numbers(plan)
+    again = load_text(print_plan(plan))
+
+    assert [] == check(again)
+    assert shown(plan) == shown(lower(again))

@@ -362,6 +362,7 @@ class Values:
             self.reporter.report(goal.ref.span, errors.DefinedAfterUse(name), [label])
             return True
         repeated = self.explicit and self.section == "backward" and entry.section == "forward"
+        repeated = repeated or (self.explicit and isinstance(made[0], Rename))
         if repeated and entry.made == made:
             return False
         label = Label(entry.span, "defined here first")

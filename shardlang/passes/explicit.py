@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.ir.ops import Compute, Linear, Relayout
+from shardlang.ir.ops import Compute, Linear, Op, Relayout, Rename
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Leaf, Program, Statement, Use
@@ -58,6 +58,9 @@ class _Checker:
     outputs: dict[str, Array] = field(default_factory=dict[str, Array])
     spans: dict[Array, Span] = field(default_factory=dict[Array, Span])
     moved: frozenset[Array] = frozenset()
+    made: dict[str, tuple[Op, tuple[Tensor, ...]]] = field(
+        default_factory=dict[str, "tuple[Op, tuple[Tensor, ...]]"]
+    )
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -186,9 +189,12 @@ class _Checker:
         again = output.layout in known and known[output.layout] is not None
         is_relayout = isinstance(statement.op, Relayout) or relays(statement)
         if isinstance(statement.op, Compute) and not relays(statement):
-            if output.name in self.computed:
+            source = (statement.op, tuple(use.tensor for use in statement.operands))
+            view = isinstance(statement.op, Rename) and self.made.get(output.name) == source
+            if output.name in self.computed and not view:  # a view has a line for each layout
                 self.reporter.report(statement.span, DefinedTwice(output.name))
             self.computed.add(output.name)
+            self.made[output.name] = source
         if is_relayout and (again or output in arrays):
             self.reporter.report(statement.span, Repeated(str(output)))
         known.pop(output.layout, None)

@@ -613,3 +613,17 @@ def test_reshard_from_the_library():
 
     assert (2 * 768, 1) == (found.cost, len(found.steps))
     assert 2 * 768 == sl.reshard_cost("A[I_X, J]", "A[I, J_X]", {"X": 4}, {"I": 64, "J": 64})
+
+
+def test_times_are_those_of_the_cost_report() -> None:
+    """An AllToAll takes the time of what a ring's links carry, in the plan's claim and in `cost`."""
+    plan = sl.lower(
+        sl.parse("mesh X=8\nhardware tpu_v5p\nA[I_X, J] -> B[I, J_X]\n"),
+        "optimal",
+        sizes={"I": 1024, "J": 1024},
+        objective="serial",
+    )
+    assert plan.proof is not None
+    report = sl.cost(plan, model="link").to_dict()
+
+    assert report["totals"]["total"]["t_serial"]["seconds"] == pytest.approx(float(plan.proof.cost))

@@ -21,7 +21,8 @@ class SizesNeeded(Mistake):
     def message(self) -> str:
         """Say which sizes are missing."""
         listed = ", ".join(self.names)
-        return f"the cheapest way depends on the sizes, and {listed} has none"
+        verb = "has" if len(self.names) == 1 else "have"
+        return f"the cheapest way depends on the sizes, and {listed} {verb} none"
 
     def hint(self) -> str:
         """Say how to give one."""

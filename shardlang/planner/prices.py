@@ -137,6 +137,10 @@ class Link:
         """Give v(n-1)/n: the own block stays."""
         return moved.operand * (moved.n - 1) / moved.n
 
+    def all_to_all_load(self, moved: Moved) -> Fraction:
+        """Give V/4, what the links of a ring carry, since blocks are forwarded: it takes the time."""
+        return moved.operand * moved.n / 4
+
     def permute(self, moved: Moved) -> Fraction:
         """Give the operand."""
         return moved.operand
@@ -244,6 +248,11 @@ class Seconds(Derived):
     def linear(self) -> bool:
         """Whether there is no latency."""
         return self.base.linear and not self.latency
+
+    def all_to_all(self, moved: Moved) -> Fraction:
+        """Take the time of what the links carry, where the list tells it from what is sent."""
+        load = getattr(self.base, "all_to_all_load", self.base.all_to_all)
+        return self.changed(load(moved), moved, reduces=False)
 
     def changed(self, price: Fraction, moved: Moved, *, reduces: bool) -> Fraction:
         """Divide by the bandwidth."""

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Literal
 
 from shardlang.cost.flops import counts, flops
+from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import load_hardware
 from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Plan, Proof, Step
@@ -33,6 +34,7 @@ from shardlang.planner.prices import price, Prices, prices_of, seconds
 from shardlang.planner.problem import build, total_of, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search
+from shardlang.source import Span
 
 Objective = Literal["bytes", "time", "serial"]
 """Bytes that a device moves, or the time of its FLOPs and collectives: T_overlapped, or T_serial."""
@@ -56,6 +58,39 @@ def best_plan(
     Prices are in bytes here; `plan_program` takes others. Raises `ShardlangError`, also where times
     are asked for and no hardware is known.
     """
+    try:
+        return _best_plan(
+            program,
+            prices,
+            objective,
+            hardware,
+            budget,
+            keep_gathered=keep_gathered,
+            forward_only=forward_only,
+        )
+    except ShardlangError as error:
+        raise _placed(error, program) from None
+
+
+def _placed(error: ShardlangError, program: Program) -> ShardlangError:
+    """Give mistakes that have no place the program's text and its first statement."""
+    at = program.statements[0].span if program.statements else Span(0, 0)
+    return ShardlangError(
+        d if d.source.text else replace(d, source=program.source, span=at)
+        for d in error.diagnostics
+    )
+
+
+def _best_plan(
+    program: Program,
+    prices: str | Prices,
+    objective: Objective,
+    hardware: str | None,
+    budget: float | None,
+    *,
+    keep_gathered: bool,
+    forward_only: bool,
+) -> Plan:
     table, rate = prices_of(prices), None
     limit = BUDGET if budget is None else budget
     if objective != "bytes":

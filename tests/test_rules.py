@@ -9,6 +9,7 @@ import pytest
 from layouts import all_layouts, one_operation, samples
 from simulator import check_numbers, Simulator
 
+from shardlang.cost.report import cost
 from shardlang.frontend.resolve import load_text
 from shardlang.ir.ops import (
     AllGather,
@@ -31,7 +32,9 @@ from shardlang.ir.printer import statement
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Tensor
 from shardlang.passes import lower
 from shardlang.passes.reshard import route
+from shardlang.planner.prices import price
 from shardlang.rules.collectives import Illegal, relayout
+from shardlang.rules.price import book_bytes
 from shardlang.rules.table import lookup, Partial, RULES, Split, Wish
 from shardlang.rules.transpose import TRANSPOSE
 
@@ -208,3 +211,31 @@ def test_a_dropped_reduction_gives_other_numbers() -> None:
 
     with pytest.raises(AssertionError):
         check_numbers(dropped)
+
+
+def test_the_bytes_that_rules_compare_are_those_of_reports_and_planner() -> None:
+    """Inference, `cost` and the optimal planner price a collective alike, whatever the layouts."""
+    sizes = {"X": 2, "Y": 4, "Z": 2, "I": 64, "J": 32}
+    mesh = ", ".join(f"{axis}={sizes[axis]}" for axis in "XYZ")
+    layouts = all_layouts(2, "XYZ")
+    tensor = Tensor("A", (I, J), DTYPES["bf16"])
+    seen: set[type] = set()
+    for before, after in samples(layouts, layouts, count=300, seed=11):
+        assert before is not None
+        assert after is not None
+        start, goal = Array(tensor, before), Array(tensor, after)
+        text = f"mesh {mesh}\ndims I=64, J=32\n{start} -> {goal}\n"
+        if before == after:
+            continue
+        plan = lower(load_text(text), forward_only=True)
+        rows = [row["bytes"]["value"] for row in cost(plan).to_dict()["collectives"]]
+        moves = [step for step in plan.forward if step.is_collective]
+        seen |= {type(step.op) for step in moves}
+        ruled = [book_bytes(s.op, s.inputs[0], s.output).evaluate(sizes).number for s in moves]
+        planned = [
+            price(s.op, s.inputs[0], s.output, plan.program.mesh, sizes, "book") for s in moves
+        ]
+
+        assert ruled == rows, text
+        assert ruled == planned, text
+    assert seen == set(Collective.__args__)

@@ -255,13 +255,6 @@ class Array:
                 return axes
         return ()
 
-    def dim_of(self, axis: Axis) -> Dim | None:
-        """Give the dim that an axis splits."""
-        for dim, axes in zip(self.tensor.dims, self.layout.sharding, strict=True):
-            if axis in axes:
-                return dim
-        return None
-
     def with_layout(self, layout: Layout) -> Array:
         """Give the same tensor in another layout."""
         return Array(self.tensor, layout)

@@ -177,6 +177,14 @@ class Tensor:
         return Monomial.of(*(dim.name for dim in self.dims))
 
 
+def prefix(left: tuple[Axis, ...], right: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Give the axes that both begin with."""
+    length = 0
+    while length < min(len(left), len(right)) and left[length] == right[length]:
+        length += 1
+    return left[:length]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a tensor's shards lie on the mesh.
@@ -219,9 +227,7 @@ class Layout:
         """Give the axes, by name, that split other places in another layout: those a Permute uses."""
         found: set[Axis] = set()
         for old, new in zip(self.sharding, other.sharding, strict=True):
-            same = 0
-            while same < min(len(old), len(new)) and old[same] == new[same]:
-                same += 1
+            same = len(prefix(old, new))
             found.update(old[same:])
             found.update(new[same:])
         return tuple(sorted(found))

@@ -22,7 +22,7 @@ from shardlang.ir.ops import (
     Relayout,
     Slice,
 )
-from shardlang.ir.types import Array, Axis, Layout
+from shardlang.ir.types import Array, Axis, Layout, prefix
 from shardlang.rules.collectives import Illegal, permutable, relayout
 from shardlang.rules.price import book_bytes
 
@@ -33,14 +33,6 @@ class Move:
 
     op: Relayout
     output: Array
-
-
-def prefix(left: tuple[Axis, ...], right: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Give the axes that both begin with."""
-    length = 0
-    while length < min(len(left), len(right)) and left[length] == right[length]:
-        length += 1
-    return left[:length]
 
 
 def route(array: Array, target: Layout, sizes: Mapping[str, int]) -> list[Move]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Axis, Dim, Layout, Tensor
+from shardlang.ir.types import Array, Axis, Dim, Layout, prefix, Tensor
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local, partial_rule, seen_as, summed
 from shardlang.rules.price import Posynomial
@@ -70,16 +71,6 @@ class Decision:
         return {axis: found for (at, axis), found in self.because.items() if at == operand}
 
 
-def _common_prefix(lists: Iterable[Axes]) -> Axes:
-    first, *rest = lists
-    for other in rest:
-        length = 0
-        while length < min(len(first), len(other)) and first[length] == other[length]:
-            length += 1
-        first = first[:length]
-    return first
-
-
 Price = Callable[[Decision], tuple[Monomial, ...]]
 """What a decision moves, from the operands as given to the result as wanted, as a sum."""
 
@@ -127,7 +118,7 @@ class _Situation:
                 lists.setdefault(dim, []).append(axes)
         for dim, found in lists.items():
             self.lists[dim] = (
-                _common_prefix(found) if dim in self.gone else self._shared(dim, found)
+                reduce(prefix, found) if dim in self.gone else self._shared(dim, found)
             )
 
     def _shared(self, dim: Dim, found: list[Axes]) -> Axes:

@@ -75,26 +75,27 @@ def lower(
     strategy: Literal["book", "optimal"] = "book",
     sizes: Mapping[str, int] | None = None,
     *,
-    keep_gathered: bool = False,
+    keep_gathered: bool | None = None,
     forward_only: bool = False,
     prices: str | Prices = "link",
-    objective: Literal["bytes", "time", "serial"] = "bytes",
+    objective: Literal["bytes", "time", "serial"] | None = None,
     hardware: str | None = None,
     budget: float | None = None,
+    memory_limit: float | Fraction | None = None,
 ) -> Plan:
     """Infer the collectives of forward and backward, and give the plan.
 
     `sizes` of dims and axes win over the program's own; dims declared in terms of them follow.
-    `keep_gathered` keeps the gathered weights for the backward pass; `forward_only` leaves that
-    pass out. `shardlang.ir.printer.print_plan` prints a plan as `shardlang lower` does.
+    `keep_gathered` keeps all gathered weights for the backward pass, or none (by default those that the
+    `save` line names, with `optimal` what is best); `forward_only` leaves that pass out.
+    `shardlang.ir.printer.print_plan` prints a plan as `shardlang lower` does. `memory_limit` is the most
+    bytes that a device may need.
 
-    `optimal` searches for the plan of least bytes by the price list `prices` (`book`, `link` or one's
-    own), or of least time on `hardware`
-    (T_overlapped, or T_serial for `serial`), for at most `budget` seconds; its `proof` says how far it
-    can be from the best. All sizes must be known. Raises `ShardlangError`.
+    `optimal` searches for the plan of least T_overlapped on `hardware` (`objective` `time`), T_serial
+    (`serial`) or bytes moved (`bytes`), by the price list `prices` (`book`, `link` or one's own), for at
+    most `budget` seconds; the default is `time` where the hardware is known, else `bytes`. Its `proof`
+    says how far it can be from the best. All sizes must be known. Raises `ShardlangError`.
     """
-    from shardlang.passes import lower as lower_program
-
     if sizes:
         from shardlang.frontend.parser import parse as parse_source
         from shardlang.frontend.resolve import Overrides, resolve
@@ -110,12 +111,20 @@ def lower(
             objective=objective,
             hardware=hardware,
             budget=budget,
+            memory_limit=memory_limit,
             keep_gathered=keep_gathered,
             forward_only=forward_only,
         )
-    return lower_program(
+    from shardlang.passes import lower as lower_program
+
+    plan = lower_program(
         program, strategy=strategy, keep_gathered=keep_gathered, forward_only=forward_only
     )
+    if memory_limit is None:
+        return plan
+    from shardlang.planner.memory import fitting
+
+    return fitting(plan, memory_limit)
 
 
 def cost(

@@ -145,7 +145,12 @@ def test_a_weight_gathered_in_the_forward_pass_is_dropped() -> None:
 
     assert "dropped" in diagnostic.message
     assert "W_in[D, F] = AllGather_X(W_in[D_X, F])" in (diagnostic.hint or "")
-    lower(load_text(text), keep_gathered=True)
+    assert "save all, W_in" in (diagnostic.hint or "")
+    kept = lower(load_text(text), keep_gathered=True)
+    assert {"W_in"} == kept.program.save.names
+    assert str(kept) == str(lower(load_text(f"save all, W_in\n{text}")))
+    with pytest.raises(ShardlangError):
+        lower(load_text(f"save all, W_in\n{text}"), keep_gathered=False)
 
 
 def test_a_product_of_unlike_shards_names_both() -> None:

@@ -14,6 +14,9 @@ FORMATS = ("text", "json", "latex", "markdown")
 STRATEGIES = ("book", "optimal")
 """What `--strategy` takes: the book's rules, or a search over all plans."""
 
+KEEPING = {"none": False, "weights": True}
+"""What `--keep-gathered` takes, and whether gathered weights are kept then."""
+
 _NAME = r"[^\W\d]\w*'*"
 _VALUE = re.compile(
     r"(?P<number>[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE](?P<power>[+-]?[0-9]+))?"
@@ -79,6 +82,17 @@ def duration(text: str) -> float:
     return float(match[1]) * {"ms": 0.001, "s": 1.0, "min": 60.0, None: 1.0}[match[2]]
 
 
+def memory(text: str) -> Fraction:
+    """Read bytes: `95GB`, `90GiB`, `16_000MB`, or a bare number."""
+    try:
+        found = value(re.sub(r"\s*B?\s*\Z", "", text))
+    except ArgumentTypeError:
+        found = Fraction(0)
+    if found <= 0:
+        raise ArgumentTypeError(f"{shorten(text)} is not a size such as 95GB, 90GiB or 500MB")
+    return found
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """Quote what was typed, cut where it is long."""
     return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"
@@ -124,8 +138,10 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
     group.add_argument(
         "--objective",
         choices=("bytes", "time", "serial"),
-        default="bytes",
-        help=described("what is least: bytes moved, T_overlapped or T_serial (optimal)"),
+        help=described(
+            "what is least: bytes moved, T_overlapped or T_serial (optimal; time where the hardware "
+            "is known, else bytes)"
+        ),
     )
     group.add_argument(
         "--prices",
@@ -150,8 +166,17 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
     )
     group.add_argument(
         "--keep-gathered",
-        choices=("weights",),
-        help=described("keep gathered weights for the backward pass instead of gathering again"),
+        choices=tuple(KEEPING),
+        help=described(
+            "keep gathered weights for the backward pass, or none (by default those that the save line "
+            "names; with optimal, what is best)"
+        ),
+    )
+    group.add_argument(
+        "--memory-limit",
+        metavar="95GB",
+        type=memory,
+        help=described("the most memory that a device may need, as cost reports it"),
     )
 
 

@@ -44,6 +44,13 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "bound": float(proof.bound),
         "gap": float(proof.gap),
         "optimal": proof.optimal,
+        "kept": [
+            {"parameter": each.parameter, "held": float(each.held), "moved": float(each.moved)}
+            for each in proof.holdings
+        ],
+        "memory": None
+        if proof.fit is None
+        else {"limit": float(proof.fit.limit), "peak": float(proof.fit.peak)},
     }
 
 

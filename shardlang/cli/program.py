@@ -7,7 +7,7 @@ from argparse import Namespace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.cli.arguments import Setting
+from shardlang.cli.arguments import KEEPING, Setting
 from shardlang.cli.streams import complain, UsageError
 from shardlang.diagnostics import ShardlangError
 from shardlang.source import Source
@@ -117,22 +117,15 @@ def make_plan(arguments: Namespace) -> Plan:
 
 def lower_program(program: Program, arguments: Namespace) -> Plan:
     """Lower a program with the strategy and the passes that were asked for."""
-    from shardlang.passes import lower
+    from shardlang import lower
 
-    if arguments.strategy == "optimal":
-        from shardlang.planner.program import best_plan
-
-        return best_plan(
-            program,
-            prices=arguments.prices,
-            objective=arguments.objective,
-            budget=arguments.budget,
-            keep_gathered=arguments.keep_gathered is not None,
-            forward_only=arguments.passes == "forward",
-        )
     return lower(
         program,
-        strategy=arguments.strategy,
-        keep_gathered=arguments.keep_gathered is not None,
+        arguments.strategy,
+        keep_gathered=KEEPING.get(arguments.keep_gathered),
         forward_only=arguments.passes == "forward",
+        prices=arguments.prices,
+        objective=arguments.objective,
+        budget=arguments.budget,
+        memory_limit=arguments.memory_limit,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardlang.diagnostics import Mistake
-from shardlang.frontend.hints import listed, suggest
+from shardlang.frontend.hints import listed, SHOWN, suggest
 
 
 @dataclass(frozen=True)
@@ -241,6 +241,28 @@ class UnknownSaved(Mistake):
     def hint(self) -> str | None:
         """Give the nearest value."""
         return suggest(self.name, self.known, "its values are")
+
+
+@dataclass(frozen=True)
+class SavedAnyway(Mistake):
+    """`save all, Tmp`, or `save In`: a name that says nothing."""
+
+    code: ClassVar[str] = "SH244"
+    title: ClassVar[str] = "saved in any case"
+    name: str
+    weights: tuple[str, ...]
+    leaf: bool
+
+    def message(self) -> str:
+        """Say why the name says nothing."""
+        if self.leaf:
+            return f"{self.name} is an input, which is there in both passes in any case"
+        return f"{self.name} is among all: beside it only parameters are named"
+
+    def hint(self) -> str | None:
+        """Say what a name beside `all` is for."""
+        shown = listed(self.weights[:SHOWN]) if self.weights else "there are none here"
+        return f"leave it out; of parameters ({shown}) the gathered copies can be kept"
 
 
 @dataclass(frozen=True)

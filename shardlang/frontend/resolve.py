@@ -178,15 +178,23 @@ def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
 
 
 def _save(items: Sequence[Item], values: Values) -> Save:
-    """Read the save lines; the values that they name have to exist."""
+    """Read the save lines: they name values, and parameters whose gathered copies are kept."""
     words = [word for item in items if isinstance(item, SaveDecl) for word in item.names]
-    if not words or any(word.text == "all" for word in words):
-        return Save()
-    for word in words:
-        if word.text not in values.entries and word.text not in values.poisoned:
+    named = [word for word in words if word.text != "all"]
+    everything = len(named) < len(words) or not words
+    weights = tuple(name for name, leaf in values.leaves.items() if leaf.kind == "param")
+    for word in named:
+        if word.text in weights or word.text in values.poisoned:
+            continue
+        mistake = None
+        if word.text not in values.entries:
             mistake = declaration_errors.UnknownSaved(word.text, values.known())
+        elif word.text in values.leaves or everything:
+            leaf = word.text in values.leaves
+            mistake = declaration_errors.SavedAnyway(word.text, weights, leaf=leaf)
+        if mistake is not None:
             values.reporter.report(word.span, mistake)
-    return Save(everything=False, names=frozenset(word.text for word in words))
+    return Save(everything, frozenset(word.text for word in named))
 
 
 @dataclass

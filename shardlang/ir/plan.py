@@ -64,18 +64,45 @@ class Gradient:
     gradient: Array
 
 
+Objective = Literal["bytes", "time", "serial"]
+"""Bytes that a device moves, or the time of its FLOPs and collectives: T_overlapped, or T_serial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A parameter whose gathered copies are kept for the backward pass, in bytes of a device.
+
+    `held` is what the copies take, `moved` what making them again would move.
+    """
+
+    parameter: str
+    held: Fraction
+    moved: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A limit on memory and the peak of the plan, in bytes of a device."""
+
+    limit: Fraction
+    peak: Fraction
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What a search for the best plan knows: the plan's cost, and the least that any plan costs.
 
-    Both are in bytes moved by a device, or in seconds for `time` (T_overlapped) and `serial`, by the price list
-    named. Plans count that start and end as this one does.
+    Both are in bytes moved by a device, or in seconds, by the price list named. Plans count that start
+    and end as this one does, whatever memory they take. `holdings` are the parameters whose copies are
+    kept; with a limit on memory `fit` says how the plan keeps it.
     """
 
-    objective: Literal["bytes", "time", "serial"]
+    objective: Objective
     prices: str
     cost: Fraction
     bound: Fraction
+    holdings: tuple[Holding, ...] = ()
+    fit: Fit | None = None
 
     @property
     def optimal(self) -> bool:
@@ -96,8 +123,8 @@ class Plan:
 
     `outputs` are the values that nothing else reads, each in the layout it ends in. `cotangents`
     are what the backward pass is given, one an output. `gradients` are in the order of the leaves.
-    `regathered` are the leaves' copies that the backward pass makes again instead of keeping. A plan
-    that was searched for has a `proof`.
+    The program's `save` line names the parameters of which the backward pass reads copies that the
+    forward pass made. A plan that was searched for has a `proof`.
     """
 
     program: Program
@@ -109,7 +136,6 @@ class Plan:
     gradients: tuple[Gradient, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     warnings: tuple[str, ...] = ()
-    keep_gathered: bool = False
     proof: Proof | None = None
 
     def steps(self) -> Iterator[tuple[Pass, Step]]:

@@ -183,8 +183,8 @@ def declarations(program: Program) -> list[str]:
         lines.extend(_leaf(leaf, program) for leaf in program.leaves)
     if program.optimizer is not None:
         lines.append(f"optimizer {program.optimizer}")
-    if not program.save.everything:
-        lines.append("save " + ", ".join(sorted(program.save.names)))
+    if program.save.words:
+        lines.append("save " + ", ".join(program.save.words))
     return lines
 
 
@@ -216,8 +216,22 @@ def amount(value: Fraction, unit: str) -> str:
     return f"{number_:.3g} {unit}"
 
 
-def proven(proof: Proof) -> str:
-    """Say what a search for the best plan has found, and how sure it is."""
+def proven(proof: Proof) -> list[str]:
+    """Say what a search for the best plan has found, how sure it is, and what it holds for that."""
+    lines = [_found(proof)]
+    for each in proof.holdings:
+        held, moved = amount(each.held, "B"), amount(each.moved, "B")
+        lines.append(
+            f"{each.parameter} is kept gathered: {held} held, making it again moves {moved}"
+        )
+    if proof.fit is not None:
+        peak, limit = amount(proof.fit.peak, "B"), amount(proof.fit.limit, "B")
+        least = "" if proof.optimal else "; the least is that without a limit"
+        lines.append(f"memory: {peak} at the peak, {limit} allowed{least}")
+    return lines
+
+
+def _found(proof: Proof) -> str:
     if proof.objective == "bytes":
         found = f"{amount(proof.cost, 'B')} moved a device ({proof.prices} prices)"
         least = "moves less"
@@ -227,7 +241,8 @@ def proven(proof: Proof) -> str:
     if proof.optimal:
         return f"optimal: {found}, no plan {least}"
     above = f"{float(100 * proof.gap):.2g}% above" if proof.bound else "above"
-    return f"best found: {found}, at most {above} the optimum"
+    least = "the optimum" if proof.fit is None else "the least"
+    return f"best found: {found}, at most {above} {least}"
 
 
 def print_plan(plan: Plan) -> str:
@@ -235,7 +250,7 @@ def print_plan(plan: Plan) -> str:
 
     A plan that was searched for begins with what the search has proven.
     """
-    lines = [] if plan.proof is None else [f"// {proven(plan.proof)}"]
+    lines = [] if plan.proof is None else [f"// {line}" for line in proven(plan.proof)]
     lines += declarations(plan.program)
     sections = [("forward", plan.forward)]
     if plan.backward:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.ir.ops import Op
@@ -77,10 +77,20 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What the forward pass keeps for the backward pass: everything, or the named values."""
+    """What the forward pass keeps for the backward pass.
+
+    With `everything`, every value in each layout that it was had in, but for the gathered copies of
+    parameters; else the values among `names`, where they live. Of the parameters among `names` the
+    gathered copies are kept as well, in either case.
+    """
 
     everything: bool = True
     names: frozenset[str] = frozenset()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What stands on the `save` line: nothing where none is needed."""
+        return (*(("all",) if self.everything and self.names else ()), *sorted(self.names))
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,26 @@ class Program:
     dtype: DType = DTYPES["bf16"]
     optimizer: str | None = None
     save: Save = field(default_factory=Save)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The parameters whose gathered copies the forward pass keeps for the backward pass.
+
+        Those of a parameter that lives unreduced always are: a sum taken twice need not have the
+        same bits.
+        """
+        weights = {leaf.array for leaf in self.leaves if leaf.kind == "param"}
+        return frozenset(a.name for a in weights if a.layout.unreduced or a.name in self.save.names)
+
+    def keeping(self, kept: Collection[str]) -> Program:
+        """Give the same program with other parameters named on its `save` line."""
+        weights = {leaf.array.name for leaf in self.leaves if leaf.kind == "param"}
+        names = (self.save.names - weights).union(kept)
+        return (
+            self
+            if names == self.save.names
+            else replace(self, save=replace(self.save, names=names))
+        )
 
     @property
     def sizes(self) -> Sizes:

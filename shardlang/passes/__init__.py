@@ -17,6 +17,7 @@ from shardlang.ir.types import Array
 from shardlang.passes.backward import backward, BackwardResult
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
+from shardlang.passes.keep import keep, named
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
@@ -27,28 +28,26 @@ def lower(
     program: Program,
     strategy: str = "book",
     *,
-    keep_gathered: bool = False,
+    keep_gathered: bool | None = None,
     forward_only: bool = False,
 ) -> Plan:
     """Lower a program to a plan by the rules of a strategy.
 
-    `keep_gathered` keeps the gathered copies of parameters for the backward pass instead of making
-    them again; `forward_only` leaves the backward pass out. Raises ShardlangError with every
-    mistake found.
+    `keep_gathered` keeps the gathered copies of all parameters for the backward pass, or of none,
+    whatever the program's `save` line names; `forward_only` leaves the backward pass out. The plan's
+    program names the parameters whose copies the backward pass reads. Raises ShardlangError with
+    every mistake found.
     """
     reporter = Reporter(program.source)
-    plan = _lower(
-        program, strategy, reporter, keep_gathered=keep_gathered, forward_only=forward_only
-    )
+    plan = _lower(keep(program, keep_gathered), strategy, reporter, forward_only=forward_only)
     reporter.raise_if_errors()
-    return plan
+    return named(plan)
 
 
 def check(
     program: Program,
     *,
     explicit: bool = False,
-    keep_gathered: bool = False,
     forward_only: bool = False,
 ) -> list[Diagnostic]:
     """Give every error and warning of lowering a program, in the order of the text.
@@ -59,7 +58,7 @@ def check(
     reporter = Reporter(program.source)
     if explicit and not program.explicit:
         program = replace(program, explicit=True)
-    _lower(program, "book", reporter, keep_gathered=keep_gathered, forward_only=forward_only)
+    _lower(program, "book", reporter, forward_only=forward_only)
     return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
 
 
@@ -68,16 +67,13 @@ def _lower(
     strategy: str,
     reporter: Reporter,
     *,
-    keep_gathered: bool,
     forward_only: bool,
 ) -> Plan:
     if strategy != "book":
         raise ValueError(f"no strategy {strategy!r}: there is 'book'")
     program = drop_unit_axes(program)
     if program.explicit:
-        return check_explicit(
-            program, reporter, keep_gathered=keep_gathered, forward_only=forward_only
-        )
+        return check_explicit(program, reporter, forward_only=forward_only)
     state = Lowering(dict(program.sizes.known))
     for leaf in program.leaves:
         state.give(leaf.array)
@@ -89,7 +85,7 @@ def _lower(
         state.obtain(output.tensor, output.layout, reason)
     result = BackwardResult((), (), (), ())
     if not forward_only and not reporter.errors:
-        result = backward(program, state, outputs, reporter, keep_gathered=keep_gathered)
+        result = backward(program, state, outputs, reporter)
     _warn_of_dead_lines(state.steps, result, outputs, reporter)
     forward, behind = prune(tuple(state.steps), result.steps, outputs, result.gradients)
     forward, behind = mark_critical(program, forward, behind, outputs, result.gradients)
@@ -102,7 +98,6 @@ def _lower(
         result.cotangents,
         result.gradients,
         (*state.alternatives, *result.alternatives),
-        keep_gathered=keep_gathered,
     )
 
 

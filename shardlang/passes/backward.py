@@ -36,13 +36,11 @@ def backward(
     forward: Lowering,
     outputs: tuple[Array, ...],
     reporter: Reporter,
-    *,
-    keep_gathered: bool,
 ) -> BackwardResult:
     """Lower the backward program of an ordinary program."""
     state = Lowering(forward.sizes, home=dict(forward.home), views=dict(forward.views))
     producers = {s.result.name: s for s in program.statements if not relays(s)}
-    _kept(program, forward, state, keep_gathered=keep_gathered)
+    _kept(program, forward, state)
 
     def recompute(tensor: Tensor) -> None:
         infer_statement(state, producers[tensor.name], reporter)
@@ -145,15 +143,16 @@ def _total(
     return made
 
 
-def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered: bool) -> None:
+def _kept(program: Program, forward: Lowering, state: Lowering) -> None:
     """Put at hand what the forward pass keeps: leaves, and values as `save` says.
 
     Copies of activations in other layouts are kept, copies of parameters are made again, unless the
-    parameter lives unreduced: a sum taken twice need not have the same bits. Partial sums that are
-    only on the way to a value are not kept.
+    `save` line names the parameter or it lives unreduced. Partial sums that are only on the way to a
+    value are not kept.
     """
     leaves = {leaf.array.name for leaf in program.leaves}
     weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
+    kept = program.kept
     read = {array for step in forward.steps if step.is_compute for array in step.inputs}
     for name, arrays in forward.at_hand.items():
         saved = program.save.everything or name in program.save.names
@@ -164,10 +163,8 @@ def _kept(program: Program, forward: Lowering, state: Lowering, *, keep_gathered
             continue
         for array in arrays:
             at_home = array.layout == forward.home[name]
-            copy = (
-                program.save.everything
-                and (array in read or not array.layout.unreduced)
-                and (name not in weights or keep_gathered or forward.home[name].unreduced)
+            copy = (array in read or not array.layout.unreduced) and (
+                name in kept if name in weights else program.save.everything
             )
             if at_home or copy:
                 state.at_hand.setdefault(name, []).append(array)

@@ -46,7 +46,6 @@ class _Checker:
 
     program: Program
     reporter: Reporter
-    keep_gathered: bool
     at_hand: dict[str, dict[Layout, Span | None]] = field(
         default_factory=dict[str, dict[Layout, "Span | None"]]
     )
@@ -160,8 +159,15 @@ class _Checker:
         )
         self.reporter.report(
             use.span,
-            NotAvailable(str(array), tuple(map(str, sources)), best, array in self.dropped),
+            NotAvailable(str(array), tuple(map(str, sources)), best, self.saving(array)),
         )
+
+    def saving(self, array: Array) -> str | None:
+        """Give the `save` line that would have kept a copy that was dropped."""
+        if array not in self.dropped:
+            return None
+        save = self.program.save
+        return f"save {', '.join(replace(save, names=save.names | {array.name}).words)}"
 
     def wrong_cotangent(self, span: Span, taken: Array, given: Array, output: Array) -> None:
         """Report an output that ends in a layout whose cotangent the backward pass does not take."""
@@ -213,10 +219,10 @@ class _Checker:
             )
 
     def end_forward(self, outputs: list[Array]) -> None:
-        """Drop the gathered copies of parameters, and give the cotangents of the outputs."""
+        """Drop the copies of parameters that are not kept, and give the cotangents of the outputs."""
+        kept = self.program.kept
         for leaf in self.program.leaves:
-            dropped = leaf.kind == "param" and not leaf.array.layout.unreduced
-            if dropped and not self.keep_gathered:
+            if leaf.kind == "param" and leaf.array.name not in kept:
                 known = self.at_hand[leaf.array.name]
                 for layout in [layout for layout in known if layout != leaf.array.layout]:
                     del known[layout]
@@ -280,13 +286,11 @@ def outputs_of(statements: tuple[Statement, ...]) -> list[Tensor]:
     return list(found.values())
 
 
-def check_explicit(
-    program: Program, reporter: Reporter, *, keep_gathered: bool, forward_only: bool
-) -> Plan:
+def check_explicit(program: Program, reporter: Reporter, *, forward_only: bool) -> Plan:
     """Check an explicit program line by line, and give the plan that it is."""
     moved = _taken_unmade(program)
     program = _settle_leaves(program, moved)
-    checker = _Checker(program, reporter, keep_gathered, moved=moved)
+    checker = _Checker(program, reporter, moved=moved)
     for leaf in program.leaves:
         checker.at_hand[leaf.array.name] = {leaf.array.layout: None}
     statements = tuple(s for s in program.statements if s.section == "forward")
@@ -321,7 +325,6 @@ def check_explicit(
         tuple(outputs),
         tuple(checker.cotangents.values()),
         gradients,
-        keep_gathered=keep_gathered,
     )
 
 

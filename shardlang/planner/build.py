@@ -14,6 +14,7 @@ import numpy as np
 from shardlang.ir.ops import Coefficient, Linear, Rename
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Tensor
+from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
 from shardlang.planner.problem import Operation, Problem, Value
 from shardlang.planner.reshard import steps_along
@@ -257,7 +258,7 @@ class Builder:
             self.obtain(Array(value.tensor, value.layout(state)), span)
 
     def _forget(self) -> None:
-        """Drop the copies of parameters, and all views, at the end of the forward pass."""
+        """Drop the copies of parameters that are not kept, and all views, between the passes."""
         homes = set(self.problem.homes.values())
         self.shown.clear()
         self.made = {
@@ -279,6 +280,7 @@ def build_plan(
         book.outputs,
         gradients,
     )
-    return replace(
+    plan = replace(
         book, strategy="optimal", forward=forward, backward=backward, alternatives=(), warnings=()
     )
+    return named(made_again_for_nothing(plan))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar
 
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
+from shardlang.ir.printer import amount
+from shardlang.ir.program import Program
 from shardlang.source import Source, Span
 
 
@@ -122,6 +125,46 @@ class NoHardware(Mistake):
     def hint(self) -> str:
         """Say how to name one."""
         return "name it: hardware tpu_v5p, or --hardware tpu_v5p"
+
+
+@dataclass(frozen=True)
+class TooMuchMemory(Mistake):
+    """No plan was found that keeps to a limit on memory."""
+
+    code: ClassVar[str] = "SH357"
+    title: ClassVar[str] = "not enough memory"
+
+    limit: Fraction
+    peak: Fraction
+    parts: tuple[tuple[str, Fraction], ...]
+    largest: tuple[tuple[str, Fraction], ...]
+
+    def message(self) -> str:
+        """Say how much the leanest plan takes, and for what."""
+        parts = ", ".join(f"{_PARTS.get(n, n)} {amount(size, 'B')}" for n, size in self.parts)
+        arrays = ", ".join(f"{name} {amount(size, 'B')}" for name, size in self.largest)
+        more = f"; the largest that the backward pass reads: {arrays}" if arrays else ""
+        return (
+            f"no plan was found that takes {amount(self.limit, 'B')} a device or less: the leanest "
+            f"takes {amount(self.peak, 'B')} ({parts}{more})"
+        )
+
+    def hint(self) -> str:
+        """Say what takes less."""
+        return "split what is largest over more axes where it is declared, or raise --memory-limit"
+
+
+_PARTS = {"gathered_peak": "gathered copies", "optimizer": "optimizer state"}
+"""Parts of the memory that have other names in prose."""
+
+
+def placed(error: ShardlangError, program: Program) -> ShardlangError:
+    """Give mistakes that have no place the program's text and its first statement."""
+    at = program.statements[0].span if program.statements else Span(0, 0)
+    return ShardlangError(
+        d if d.source.text else replace(d, source=program.source, span=at)
+        for d in error.diagnostics
+    )
 
 
 def wrong(mistake: Mistake) -> ShardlangError:

@@ -9,18 +9,14 @@ FLOPs, or all of it collectives, the first weights prove it; in between a gap ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from shardlang.ir.plan import Plan, Proof
-from shardlang.ir.program import Program
 from shardlang.planner.prices import Derived, Moved, Prices
-from shardlang.planner.program import plan_program, times_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from shardlang.planner.solve import Aim, solve, Task, times_of
 
 MATH = Fraction((1 << 20) - 1, 1 << 20)
 """A weight so near 1 that the FLOPs come first."""
@@ -50,47 +46,38 @@ class _Tried:
     comms: Fraction
     bound: Fraction
 
-    @property
-    def key(self) -> tuple[Fraction, Fraction]:
-        return max(self.math, self.comms), self.math + self.comms
+
+def weighted(aim: Aim, weight: Fraction) -> tuple[Prices, Fraction | None]:
+    """Give the prices and the FLOPs/s with which the sum is weight*T_math + (1-weight)*T_comms."""
+    if not weight:
+        return aim.prices, None
+    return Weighted(aim.prices, 1 - weight), aim.rate / weight
 
 
-def plan_overlapped(
-    program: Program,
-    prices: Prices,
-    rate: Fraction,
-    *,
-    budget: float,
-    keep_gathered: bool = False,
-    forward_only: bool = False,
-) -> Plan:
+def plan_overlapped(task: Task, aim: Aim, *, budget: float) -> Plan:
     """Find the plan of least T_overlapped, for prices in seconds and a device's FLOPs/s.
 
-    Of plans that take equally long, one of less T_serial is preferred among those that were looked at.
-    Raises `ShardlangError` as `plan_program` does.
+    Of plans that take equally long, one of less T_serial is preferred among those that were looked at,
+    then one of fewer collectives. Raises `ShardlangError` as `solve` does.
     """
     end = monotonic() + budget
 
     def attempt(weight: Fraction) -> _Tried | Plan:
-        plan = plan_program(
-            program,
-            Weighted(prices, 1 - weight) if weight else prices,
-            rate=rate / weight if weight else None,
-            budget=max(end - monotonic(), 0.0),
-            keep_gathered=keep_gathered,
-            forward_only=forward_only,
-        )
+        prices, rate = weighted(aim, weight)
+        plan = solve(task, prices, rate=rate, budget=max(end - monotonic(), 0.0))
         if plan.proof is None:
             return plan
-        math, comms, least = times_of(plan, prices, rate)
+        math, comms, least = times_of(plan, aim.prices, aim.rate)
         return _Tried(plan, math, comms, max(plan.proof.bound, least))
 
     found = _tried(attempt, lambda: monotonic() > end)
     if isinstance(found, Plan):
         return found
-    best = min(found, key=lambda each: each.key)
-    bound = min(max(each.bound for each in found), best.key[0])
-    return replace(best.plan, proof=Proof("time", prices.name, best.key[0], bound))
+    best = min((*(each.plan for each in found), *task.books), key=aim.of)
+    cost = aim.of(best)[0]
+    bound = min(max(each.bound for each in found), cost)
+    proof = Proof("time", aim.prices.name, cost, bound)
+    return replace(best, strategy="optimal", warnings=(), proof=proof)
 
 
 def _tried(
@@ -100,7 +87,7 @@ def _tried(
     found: list[_Tried] = []
 
     def closed() -> bool:
-        return max(e.bound for e in found) >= min(e.key[0] for e in found) or late()
+        return max(e.bound for e in found) >= min(max(e.math, e.comms) for e in found) or late()
 
     for weight in (Fraction(1, 2), Fraction(0), MATH):
         made = attempt(weight)

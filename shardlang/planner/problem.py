@@ -8,19 +8,20 @@ contributions is a value with several sources: they are brought together, added 
 *slot*: a layout that both agree on.
 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
-gradients as their leaves live, and values in every layout that the text declares. Copies of parameters
-are dropped between the passes, so that a parameter is one value in each; with `keep_gathered`, and
-for everything else, it is one in both. A value that is compared with its own maximum is reduced once,
-before it is copied, so that both have the same bits.
+gradients as their leaves live, and values in every layout that the text declares. A parameter whose
+copies may be kept from the forward to the backward pass is one value in both, as everything else is;
+others are one value in each. A value that is compared with its own maximum is reduced once, before it
+is copied, so that both have the same bits.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
+To look for plans that hold less, each byte that an operation reads or makes can be given a price.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -172,6 +173,9 @@ class Problem:
     )
     found: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     split: frozenset[str] = frozenset()
+    """The parameters that are one value in each pass: no copy of theirs is kept."""
+    lean: Fraction = Fraction(0)
+    """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[str, Array] = field(default_factory=dict[str, Array])
     known_ways: dict[object, list[Local]] = field(default_factory=dict[object, list[Local]])
     most: float = 0.0
@@ -272,23 +276,22 @@ def build(
     prices: Prices,
     *,
     rate: Fraction | None = None,
-    keep_gathered: bool = False,
+    kept: Collection[str] = (),
+    lean: Fraction = Fraction(0),
     forward_only: bool = False,
 ) -> Problem:
     """Write a program as a problem; `book` is its plan by the rules, which says where it ends.
 
-    Raises `UnplannableError`, and `ShardlangError` where a size is missing or a split uneven.
+    `kept` are the parameters whose copies may be kept for the backward pass. Raises `UnplannableError`, and `ShardlangError` where a size is missing or a split uneven.
     """
     program = book.program
     _refuse(program)
     mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
-    problem = Problem(program, mesh, dict(program.sizes.known), prices, rate)
-    if not keep_gathered and not forward_only:
-        problem.split = frozenset(
-            leaf.array.name
-            for leaf in program.leaves
-            if leaf.kind == "param" and not leaf.array.layout.unreduced
-        )
+    problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean)
+    if not forward_only:
+        weights = [leaf.array for leaf in program.leaves if leaf.kind == "param"]
+        alone = (w.name for w in weights if not w.layout.unreduced and w.name not in kept)
+        problem.split = frozenset(alone)
     for leaf in program.leaves:
         check_layout(leaf.array, mesh, problem.sizes)
         problem.homes[leaf.array.name] = leaf.array
@@ -439,7 +442,7 @@ def _measure(problem: Problem, book: Plan) -> None:
     for amount in {amount for row in added for amount in row}:
         work = _gcd(work, amount)
     unit, work = unit or Fraction(1), work or Fraction(1)
-    most = total_of(book, problem)
+    most = total_of(book, problem) + problem.lean * _touched(book, problem)
     places = len(problem.slots) + sum(len(v.terminals) for v in problem.values) + 1
     count_bits = (FINEST * 8 * places).bit_length()
     whole = sum((max(operation.work.values()) for operation in problem.operations), Fraction(0))
@@ -476,6 +479,34 @@ def _measure(problem: Problem, book: Plan) -> None:
     for operation in problem.operations:
         table = {split: _digits(problem, amount) for split, amount in operation.work.items()}
         operation.cost = np.array([table[way.split] for way in operation.ways])
+        if problem.lean and operation.op is not None:
+            units = _held(problem, operation) * float(problem.lean / problem.scale.unit)
+            operation.cost += np.minimum(np.floor(units) * digit, problem.most)
+
+
+def _held(problem: Problem, operation: Operation) -> Vector:
+    """Give the bytes on a device of what an operation reads and makes, by way."""
+    total = np.zeros(len(operation.ways))
+    tensors = (*operation.operands, operation.result)
+    for slot, tensor, states in zip(operation.slots, tensors, operation.states, strict=True):
+        value = problem.values[problem.slots[slot].value]
+        space = value.graph.space
+        size = prod(extent(dim, problem.sizes) for dim in tensor.dims) * tensor.dtype.bits / 8
+        shards = [prod(space.counts[i] for i in space.parts(code)[0]) for code in value.codes]
+        total += (size / np.array(shards))[states]
+    return total
+
+
+def _touched(plan: Plan, problem: Problem) -> Fraction:
+    """Add up the bytes on a device of what a plan's operations read and make."""
+    arrays = [
+        array
+        for _, step in plan.steps()
+        if step.is_compute and not isinstance(step.op, Rename)
+        for array in (*step.inputs, step.output)
+    ]
+    sizes = (array.local_bytes.evaluate(problem.sizes).number for array in arrays)
+    return sum((size or Fraction(0) for size in sizes), Fraction(0))
 
 
 def _additions(problem: Problem, value: Value) -> list[Fraction]:

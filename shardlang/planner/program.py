@@ -1,43 +1,31 @@
 """The best plan of a whole program, forward and backward together, with a proof.
 
-`problem` writes the program as operations with ways and values with trees, `bound` says what every
-plan costs at least, `search` looks for the best, `build` writes it out. What is best is so for the
-prices given: the least of their sum (bytes that a device moves, or seconds together with those of its
-FLOPs), then the FLOPs of a device, then the number of collectives. The answer is never dearer than the
-book plan under the same prices.
+What is best is so for an objective and the prices given: the bytes that a device moves (`solve`), the
+time of its FLOPs and collectives one after the other (`solve`) or at the same time (`overlap`); with a
+limit on the memory of a device, among the plans that keep it (`memory`). The answer is never dearer
+than the book plan under the same prices, where that one fits.
 
-All plans count that do the program's own operations, each once, and begin and end where the book plan
-does; that have every value in the layouts that the text declares for it; and that keep no copies of
-parameters from the forward to the backward pass, unless `keep_gathered` says so.
+Whether the gathered copies of a parameter are kept from the forward to the backward pass is part of
+the choice; the plan's program names the parameters of which some are, on its `save` line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
-from time import monotonic
-from typing import Literal
 
-from shardlang.cost.flops import counts, flops
 from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import load_hardware
 from shardlang.ir.ops import Relayout
-from shardlang.ir.plan import Plan, Proof, Step
+from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
-from shardlang.ir.types import Dim
-from shardlang.passes import lower
-from shardlang.planner.bound import Folded
-from shardlang.planner.build import build_plan
-from shardlang.planner.errors import NoHardware, wrong
+from shardlang.passes.keep import kept_copies
+from shardlang.planner.errors import NoHardware, placed, wrong
+from shardlang.planner.memory import plan_within
+from shardlang.planner.overlap import plan_overlapped
 from shardlang.planner.prices import price, Prices, prices_of, seconds
-from shardlang.planner.problem import build, total_of, UnplannableError
-from shardlang.planner.reshard import extent
-from shardlang.planner.search import search
-from shardlang.source import Span
-
-Objective = Literal["bytes", "time", "serial"]
-"""Bytes that a device moves, or the time of its FLOPs and collectives: T_overlapped, or T_serial."""
+from shardlang.planner.solve import Aim, solve, Task
 
 BUDGET = 60.0
 """Seconds that a search may take by default."""
@@ -47,92 +35,90 @@ def best_plan(
     program: Program,
     *,
     prices: str | Prices = "link",
-    objective: Objective = "bytes",
+    objective: Objective | None = None,
     hardware: str | None = None,
     budget: float | None = None,
-    keep_gathered: bool = False,
+    memory_limit: Fraction | float | None = None,
+    keep_gathered: bool | None = None,
     forward_only: bool = False,
 ) -> Plan:
     """Find the plan of least bytes, or of least time on the program's hardware or the one given.
 
-    Prices are in bytes here; `plan_program` takes others. Raises `ShardlangError`, also where times
-    are asked for and no hardware is known.
+    With no `objective` it is T_overlapped where the hardware is known with all figures that times
+    need, else bytes. `memory_limit` are the bytes that a device has. Prices are in bytes here;
+    `plan_program` takes others. Raises `ShardlangError`, also where times are asked for and no
+    hardware is known, and where nothing is found that fits.
     """
     try:
-        return _best_plan(
-            program,
-            prices,
-            objective,
-            hardware,
-            budget,
-            keep_gathered=keep_gathered,
-            forward_only=forward_only,
-        )
+        table = prices_of(prices)
+        aim = _aim(program, objective, hardware or program.hardware, table)
+        limit = None if memory_limit is None else Fraction(memory_limit)
+        seconds_left = BUDGET if budget is None else budget
+        task = Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
+        plan = _planned(task, aim, limit, seconds_left)
     except ShardlangError as error:
-        raise _placed(error, program) from None
+        raise placed(error, program) from None
+    if plan.proof is None:
+        return plan
+    return replace(plan, proof=replace(plan.proof, holdings=_holdings(plan, table)))
 
 
-def _placed(error: ShardlangError, program: Program) -> ShardlangError:
-    """Give mistakes that have no place the program's text and its first statement."""
-    at = program.statements[0].span if program.statements else Span(0, 0)
-    return ShardlangError(
-        d if d.source.text else replace(d, source=program.source, span=at)
-        for d in error.diagnostics
-    )
-
-
-def _best_plan(
-    program: Program,
-    prices: str | Prices,
-    objective: Objective,
-    hardware: str | None,
-    budget: float | None,
-    *,
-    keep_gathered: bool,
-    forward_only: bool,
-) -> Plan:
-    table, rate = prices_of(prices), None
-    limit = BUDGET if budget is None else budget
-    if objective != "bytes":
-        table, rate = _on_hardware(program, hardware or program.hardware, table)
-    if objective == "time":
-        from shardlang.planner.overlap import plan_overlapped  # noqa: PLC0415 (it calls back)
-
-        assert rate is not None
-        return plan_overlapped(
-            program,
-            table,
-            rate,
-            budget=limit,
-            keep_gathered=keep_gathered,
-            forward_only=forward_only,
-        )
-    return plan_program(
-        program,
-        table,
-        rate=rate,
-        budget=limit,
-        keep_gathered=keep_gathered,
-        forward_only=forward_only,
-    )
-
-
-def _on_hardware(program: Program, hardware: str | None, prices: Prices) -> tuple[Prices, Fraction]:
-    """Give prices in seconds and the FLOPs/s of a device, as `cost` has them."""
+def _aim(
+    program: Program, objective: Objective | None, hardware: str | None, prices: Prices
+) -> Aim:
+    """Settle what is to be least, with prices in seconds where it is a time, as `cost` has them."""
+    if objective == "bytes" or (objective is None and hardware is None):
+        return Aim("bytes", prices)
     if hardware is None:
         raise wrong(NoHardware())
     chip = load_hardware(hardware)
     bandwidths: dict[str, Fraction] = {}
+    missing: list[str] = []
     for info in program.mesh.axes:
         figure = "W_ici" if info.network == "ici" else "W_dcn"
         speed = chip.get(figure)
         if speed is None:
-            raise wrong(NoHardware(figure))
-        bandwidths[info.axis.name] = Fraction(speed) * info.links
+            missing.append(figure)
+        else:
+            bandwidths[info.axis.name] = Fraction(speed) * info.links
     peak = chip.peak(program.dtype.name) or chip.get("C")
     if not peak:
-        raise wrong(NoHardware("flops"))
-    return seconds(bandwidths, prices=prices), Fraction(peak)
+        missing.append("flops")
+    if missing or not peak:
+        if objective is None:
+            return Aim("bytes", prices)
+        raise wrong(NoHardware(missing[0]))
+    return Aim(objective or "time", seconds(bandwidths, prices=prices), Fraction(peak))
+
+
+def _planned(task: Task, aim: Aim, limit: Fraction | None, budget: float) -> Plan:
+    """Find the best plan, then, where that takes too much memory, the best of those found that fit."""
+    share = budget if limit is None else budget / 2
+    if aim.objective == "time":
+        plan = plan_overlapped(task, aim, budget=share)
+    else:
+        rate = None if aim.objective == "bytes" else aim.rate
+        plan = solve(task, aim.prices, rate=rate, budget=share)
+    return plan if limit is None else plan_within(task, aim, plan, limit, budget=budget - share)
+
+
+def _holdings(plan: Plan, prices: Prices) -> tuple[Holding, ...]:
+    """Say what the copies that are kept take, and what making them again would move."""
+    mesh, sizes = plan.program.mesh, plan.program.sizes.known
+    found: list[Holding] = []
+    for kept in kept_copies(plan.program, plan.forward, plan.backward):
+        held = (copy.local_bytes.evaluate(sizes).number or Fraction(0) for copy in kept.copies)
+        moved = (
+            price(s.op, s.inputs[0], s.output, mesh, sizes, prices)
+            for s in kept.steps
+            if isinstance(s.op, Relayout)
+        )
+        found.append(Holding(kept.leaf.name, _sum(list(held)), _sum(list(moved))))
+    return tuple(found)
+
+
+def _sum(amounts: Sequence[Fraction]) -> Fraction:
+    return sum(amounts, Fraction(0))
 
 
 def plan_program(
@@ -141,58 +127,10 @@ def plan_program(
     *,
     rate: Fraction | float | None = None,
     budget: float = BUDGET,
-    keep_gathered: bool = False,
+    keep_gathered: bool | None = None,
     forward_only: bool = False,
 ) -> Plan:
-    """Find the plan of least cost for a program whose sizes are known.
-
-    With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
-    the FLOPs that count and of all collectives, one after the other. The search stops after `budget`
-    seconds with the best plan so far; the plan's `proof` says how far it can be from the best. What
-    only the rules can lower (stated collectives, `save`) is lowered by them, with a warning and no
-    proof. Raises `ShardlangError`.
-    """
-    start = monotonic()
-    book = lower(program, "book", keep_gathered=keep_gathered, forward_only=forward_only)
-    table = prices_of(prices)
+    """Find the plan of least sum of a price list, with FLOPs/s that of T_serial; see `solve`."""
+    task = Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
     speed = None if rate is None else Fraction(rate)
-    try:
-        problem = build(
-            book, table, rate=speed, keep_gathered=keep_gathered, forward_only=forward_only
-        )
-    except UnplannableError as why:
-        text = f"planned by the rules of `book`, without a search: {why}"
-        return replace(book, strategy="optimal", warnings=(*book.warnings, text))
-    folded = Folded(problem)
-    found = search(problem, folded, book, lambda: monotonic() - start > budget)
-    plan = build_plan(problem, folded.trees, found.ways, book)
-    cost, other = total_of(plan, problem), total_of(book, problem)
-    if other < cost:
-        plan, cost = replace(book, strategy="optimal"), other
-    least = int(found.bound) // problem.scale.digit * problem.scale.unit
-    objective: Objective = "bytes" if rate is None else "serial"
-    return replace(plan, proof=Proof(objective, table.name, cost, min(least, cost)))
-
-
-def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Fraction, Fraction]:
-    """Give T_math and T_comms of a plan, and the T_math that no plan of its program is below.
-
-    That one is the FLOPs that count over all devices: no way divides them by more.
-    """
-    mesh, sizes = plan.program.mesh, plan.program.sizes.known
-    math = comms = least = Fraction(0)
-    devices = prod(info.size or 1 for info in mesh.axes)
-    for section, step in plan.steps():
-        if isinstance(step.op, Relayout):
-            comms += price(step.op, step.inputs[0], step.output, mesh, sizes, prices)
-        elif counts(step, section):
-            math += (flops(step).evaluate(sizes).number or 0) / rate
-            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2
-            least += Fraction(whole, devices) / rate
-    return math, comms, least
-
-
-def index_dims(step: Step) -> list[Dim]:
-    """Give every dim of a step's index space."""
-    arrays = (*step.inputs, step.output)
-    return list(dict.fromkeys(dim for array in arrays for dim in array.tensor.dims))
+    return solve(task, prices_of(prices), rate=speed, budget=budget)

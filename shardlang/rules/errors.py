@@ -95,11 +95,11 @@ class NotAvailable(Mistake):
     wanted: str
     known: tuple[str, ...]
     step: str | None = None
-    dropped: bool = False
+    saving: str | None = None
 
     def message(self) -> str:
         """Say what is missing and what there is."""
-        if self.dropped:
+        if self.saving is not None:
             return (
                 f"{self.wanted} is a copy of a parameter that the forward pass made, and is dropped "
                 "at its end"
@@ -112,7 +112,7 @@ class NotAvailable(Mistake):
         """Give the lines that would make it."""
         if self.step is None:
             return None
-        more = " (or --keep-gathered weights)" if self.dropped else ""
+        more = "" if self.saving is None else f" (or keep it: {self.saving})"
         return f"add: {self.step}{more}"
 
 

@@ -1,0 +1,153 @@
+"""Gathered copies of parameters: kept from the forward to the backward pass, or made again.
+
+The program's `save` line names the parameters whose copies are kept, and a plan names those alone of
+which its backward pass reads one. Here is found which they are, and what keeping them comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from shardlang.ir.ops import Mask, Relayout, Slice
+from shardlang.ir.plan import Alternative, Plan, Step
+from shardlang.ir.program import Program
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Array
+from shardlang.passes.live import mark_critical
+from shardlang.rules.price import book_bytes
+
+KEPT = "kept for the backward pass"
+"""What alternatives to keeping end with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A parameter with its copies that are held, and the steps that would make them again."""
+
+    leaf: Array
+    copies: tuple[Array, ...]
+    steps: tuple[Step, ...]
+
+
+def kept_copies(
+    program: Program, forward: Sequence[Step], backward: Sequence[Step]
+) -> tuple[Kept, ...]:
+    """Give the parameters of which the backward pass reads copies that the forward pass made."""
+    weights = {leaf.array.name: leaf.array for leaf in program.leaves if leaf.kind == "param"}
+    maker = {step.output: step for step in forward if isinstance(step.op, Relayout)}
+    copies: dict[str, dict[Array, None]] = {}
+    made: set[Array] = set()
+    for step in backward:
+        for array in step.inputs:
+            leaf = weights.get(array.name)
+            if leaf is None or leaf.layout.unreduced or array == leaf or array in made:
+                continue
+            copies.setdefault(array.name, {})[array] = None
+        made.add(step.output)
+    found: list[Kept] = []
+    for name, leaf in weights.items():
+        held = tuple(copies.get(name, ()))
+        needed = set(held)
+        steps: list[Step] = []
+        for step in reversed(forward):
+            if step.output in needed and maker.get(step.output) is step:
+                needed.discard(step.output)
+                needed.update(step.inputs)
+                steps.append(step)
+        if held:
+            found.append(Kept(leaf, held, tuple(reversed(steps))))
+    return tuple(found)
+
+
+def keep(program: Program, keep_gathered: bool | None) -> Program:
+    """Name all parameters on the `save` line, or none, or leave it as it is."""
+    if keep_gathered is None:
+        return program
+    weights = [leaf.array.name for leaf in program.leaves if leaf.kind == "param"]
+    return program.keeping(weights if keep_gathered else ())
+
+
+def named(plan: Plan) -> Plan:
+    """Give a plan whose program names the parameters whose copies are kept, and says what each costs."""
+    found = kept_copies(plan.program, plan.forward, plan.backward)
+    program = plan.program.keeping([kept.leaf.name for kept in found])
+    others = [_alternative(kept, program) for kept in found]
+    known = [other for other in plan.alternatives if not other.at.endswith(KEPT)]
+    return replace(plan, program=program, alternatives=(*known, *others))
+
+
+def _alternative(kept: Kept, program: Program) -> Alternative:
+    """Say what making a parameter's copies again would save and cost."""
+    left = program.save.names - {kept.leaf.name}
+    rest = replace(program.save, names=left).words
+    line = f"save {', '.join(rest)}" if rest else "no save line"
+    held = _summed(copy.local_bytes for copy in kept.copies)
+    moved = _summed(
+        book_bytes(s.op, s.inputs[0], s.output) for s in kept.steps if isinstance(s.op, Relayout)
+    )
+    copies = ", ".join(map(str, kept.copies))
+    return Alternative(
+        f"{copies} {KEPT}",
+        f"gather it again ({line})",
+        f"{held} bytes are short: it costs moving {moved}",
+    )
+
+
+def _summed(sizes: Iterable[Monomial]) -> str:
+    """Print a sum of sizes, equal ones as one."""
+    total: dict[tuple[tuple[str, int], ...], Fraction] = {}
+    for size in sizes:
+        total[size.powers] = total.get(size.powers, Fraction(0)) + size.coefficient
+    shown = [str(Monomial(number, powers)) for powers, number in total.items() if number]
+    return " + ".join(shown) or "nothing"
+
+
+def regathered(plan: Plan, names: Collection[str]) -> Plan:
+    """Give a plan that makes some parameters' copies again in the backward pass, on the same ways."""
+    backward = list(plan.backward)
+    for kept in kept_copies(plan.program, plan.forward, backward):
+        if kept.leaf.name in names:
+            _insert(backward, kept.steps)
+    return _changed(plan, backward)
+
+
+def made_again_for_nothing(plan: Plan) -> Plan:
+    """Let the backward pass cut again what was cut for nothing from what it has: less is held.
+
+    Copies of parameters that a Slice or a Mask made of the parameter itself, or of another copy that
+    is kept, are no longer kept.
+    """
+    backward = list(plan.backward)
+    while True:
+        found = kept_copies(plan.program, plan.forward, backward)
+        there = {copy for kept in found for copy in kept.copies} | {kept.leaf for kept in found}
+        cuts = [
+            step
+            for kept in found
+            for step in kept.steps
+            if step.output in kept.copies
+            and isinstance(step.op, Slice | Mask)
+            and step.inputs[0] in there
+        ]
+        if not cuts:
+            return _changed(plan, backward)
+        _insert(backward, cuts[:1])
+
+
+def _insert(steps: list[Step], again: Sequence[Step]) -> None:
+    """Have each of some relayouts before the first step that reads what it makes, the last one first."""
+    for step in reversed(again):
+        steps[:] = [each for each in steps if each.output != step.output]
+        reads = (i for i, each in enumerate(steps) if step.output in each.inputs)
+        steps.insert(next(reads), step)
+
+
+def _changed(plan: Plan, backward: list[Step]) -> Plan:
+    if len(backward) == len(plan.backward):
+        return plan
+    forward, behind = mark_critical(
+        plan.program, plan.forward, tuple(backward), plan.outputs, plan.gradients
+    )
+    return named(replace(plan, forward=forward, backward=behind))

@@ -1,0 +1,239 @@
+"""Plans that fit: the best one found whose peak of memory a device has room for.
+
+The peak is `total` of `cost.memory`, the figure that `cost` reports. It is no sum over operations and
+values, so that the search can't bound it; the best plan without a limit is the answer where it fits,
+and its bound stays a bound. Else plans are looked for that hold less:
+
+- of every plan found, those that make copies of some parameters again (all sets of a few parameters,
+  else those dropped first that hold most for what they save moving);
+- the best plans in which no copies are kept, or those alone that are asked for;
+- the best plans with a price on every byte that an operation reads or makes, from a price so high
+  that memory alone counts down to the least with which something fits.
+
+The book's plans count as well. Of all that fit the best is the answer; where none does, that is an
+error which says what the leanest takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations
+from time import monotonic
+
+from shardlang.cost.memory import kept_for_backward, memory, MemoryFormulas, Storage
+from shardlang.diagnostics import ShardlangError
+from shardlang.ir.plan import Fit, Plan
+from shardlang.passes.keep import kept_copies, regathered
+from shardlang.planner.errors import placed, SizesNeeded, TooMuchMemory, wrong
+from shardlang.planner.overlap import MATH, weighted
+from shardlang.planner.prices import Prices
+from shardlang.planner.solve import Aim, solve, Task
+
+SUBSETS = 5
+"""Up to so many parameters every set of them is tried."""
+
+STEEP = Fraction(1 << 12)
+"""A price of a byte held so high, against what a plan moves, that little else counts."""
+
+ROUNDS = 7
+"""How often the interval between a price that is too low and one that is enough is halved."""
+
+SHOWN = 3
+"""How many arrays an error lists."""
+
+
+def peak(plan: Plan) -> Fraction:
+    """Give the bytes that a device needs at most, as `cost` reports them.
+
+    Raises `ShardlangError` where a size is missing (SH351).
+    """
+    total = memory(plan).total
+    known = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
+    found = total.value(known)
+    if found is None:
+        raise wrong(SizesNeeded(tuple(sorted(total.names - set(known)))))
+    return found
+
+
+def fitting(plan: Plan, limit: Fraction | float) -> Plan:
+    """Give a plan that takes no more than a limit; raises `ShardlangError` where it does (SH357)."""
+    try:
+        taken = peak(plan)
+        if taken > limit:
+            raise wrong(_too_much(plan, taken, Fraction(limit)))
+    except ShardlangError as error:
+        raise placed(error, plan.program) from None
+    return plan
+
+
+def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: float) -> Plan:
+    """Find the best plan that fits; `free` is the best without a limit. Raises `ShardlangError`.
+
+    A plan without a proof is what the rules alone can make: it fits, or there is none.
+    """
+    if free.proof is None:
+        return fitting(free, limit)
+    pool = _Pool(task, aim, limit)
+    pool.offer(free)
+    if pool.best is None:
+        _look(pool, monotonic() + budget)
+    if pool.best is None:
+        raise wrong(_too_much(pool.leanest, pool.least, limit))
+    best, (cost, *_) = pool.best, aim.of(pool.best)
+    proof = replace(
+        free.proof, cost=cost, bound=min(free.proof.bound, cost), fit=Fit(limit, peak(best))
+    )
+    return replace(best, strategy="optimal", warnings=(), proof=proof)
+
+
+class _Pool:
+    """The plans found: the best of those that fit, and the one that takes least."""
+
+    def __init__(self, task: Task, aim: Aim, limit: Fraction) -> None:
+        """Begin with none."""
+        self.task, self.aim, self.limit = task, aim, limit
+        self.best: Plan | None = None
+        self.key: tuple[Fraction, ...] = ()
+        self.leanest: Plan = task.books[-1]
+        self.least = peak(self.leanest)
+
+    def offer(self, plan: Plan) -> bool:
+        """Take note of a plan; say whether it fits."""
+        taken = peak(plan)
+        if taken < self.least:
+            self.leanest, self.least = plan, taken
+        if taken > self.limit:
+            return False
+        key = self.aim.of(plan)
+        if self.best is None or key < self.key:
+            self.best, self.key = plan, key
+        return True
+
+    def spread(self, plan: Plan) -> bool:
+        """Take note of a plan and of those that keep fewer copies; say whether one fits."""
+        found = self.offer(plan)
+        for each in self.thriftier(plan):
+            found |= self.offer(each)
+        return found
+
+    def thriftier(self, plan: Plan) -> Iterator[Plan]:
+        """Go through plans on the same ways that make copies of parameters again."""
+        sizes = plan.program.sizes.known
+        worth: dict[str, Fraction] = {}
+        for kept in kept_copies(plan.program, plan.forward, plan.backward):
+            if kept.leaf.name not in self.task.must:
+                held = [copy.local_bytes.evaluate(sizes).number or 0 for copy in kept.copies]
+                saved = self.aim.of(regathered(plan, [kept.leaf.name]))[0] - self.aim.of(plan)[0]
+                worth[kept.leaf.name] = Fraction(saved) / (sum(held) or 1)
+        names = sorted(worth, key=lambda name: (worth[name], name))
+        if len(names) <= SUBSETS:
+            for many in range(1, len(names) + 1):
+                for chosen in combinations(names, many):
+                    yield regathered(plan, chosen)
+            return
+        dropped: list[str] = []
+        for name in names:
+            dropped.append(name)
+            fewer = regathered(plan, dropped)
+            yield fewer
+            if peak(fewer) <= self.limit:
+                break
+        for name in reversed(dropped[:-1]):  # what the last one has made room for is kept again
+            fewer = regathered(plan, [each for each in dropped if each != name])
+            if peak(fewer) <= self.limit:
+                dropped.remove(name)
+                yield fewer
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a search is to make least, and whose copies may be kept in it."""
+
+    prices: Prices
+    rate: Fraction | None
+    kept: frozenset[str]
+
+
+def _look(pool: _Pool, end: float) -> None:
+    """Fill the pool until time is over or there is nothing more to try."""
+    task = pool.task
+    for book in task.books:
+        pool.spread(book)
+    questions = [
+        _Question(prices, rate, kept)
+        for kept in dict.fromkeys((task.must, task.may))
+        for prices, rate in _sums(pool.aim)
+    ]
+    for number, question in enumerate(questions):
+        share = monotonic() + max(end - monotonic(), 0.0) / (len(questions) - number)
+        _price_memory(pool, question, share)
+
+
+def _sums(aim: Aim) -> list[tuple[Prices, Fraction | None]]:
+    """List the sums that stand for an objective in a search."""
+    match aim.objective:
+        case "bytes":
+            return [(aim.prices, None)]
+        case "serial":
+            return [(aim.prices, aim.rate)]
+        case "time":
+            return [weighted(aim, weight) for weight in (Fraction(1, 2), Fraction(0), MATH)]
+
+
+def _price_memory(pool: _Pool, question: _Question, end: float) -> None:
+    """Look for the least price of a byte held with which a plan fits, and for what fits on the way."""
+
+    def attempt(lean: Fraction) -> bool:
+        plan = solve(
+            pool.task,
+            question.prices,
+            rate=question.rate,
+            budget=max(end - monotonic(), 0.0) / 2,
+            kept=question.kept,
+            lean=lean,
+        )
+        return pool.spread(plan)
+
+    if attempt(Fraction(0)):
+        return
+    rate = _rate(pool, question)
+    low, high = -12, 12
+    if monotonic() > end or not attempt(rate * STEEP):
+        return
+    for _ in range(ROUNDS):
+        middle = (low + high) // 2
+        if monotonic() > end or middle in (low, high):
+            return
+        if attempt(rate * Fraction(2) ** middle):
+            high = middle
+        else:
+            low = middle
+
+
+def _rate(pool: _Pool, question: _Question) -> Fraction:
+    """Give the price of a byte held with which memory counts about as much as what is moved."""
+    plan = pool.task.books[-1]
+    (moved, *_) = replace(pool.aim, objective="serial" if question.rate else "bytes").of(plan)
+    return (moved or Fraction(1)) / (peak(plan) or 1)
+
+
+def _too_much(plan: Plan, taken: Fraction, limit: Fraction) -> TooMuchMemory:
+    """Say what the leanest plan takes, and what most of it is."""
+    known = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
+    held = memory(plan)
+    parts = {
+        name: getattr(held, name).value(known) or Fraction(0)
+        for name in MemoryFormulas.__dataclass_fields__
+    }
+    arrays = kept_for_backward(plan, Storage(plan)) if plan.backward else []
+    sizes = {str(a): a.local_bytes.evaluate(plan.program.sizes.known).number for a in arrays}
+    largest = sorted(sizes, key=lambda name: sizes[name] or 0, reverse=True)[:SHOWN]
+    ordered = sorted(parts, key=lambda name: parts[name], reverse=True)
+    return TooMuchMemory(
+        limit,
+        taken,
+        tuple((name, parts[name]) for name in ordered if parts[name]),
+        tuple((name, sizes[name] or Fraction(0)) for name in largest),
+    )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardlang.planner.problem import Places, Problem, Vector
-from shardlang.planner.trees import Given, Marginals, NEVER, Trees
+from shardlang.planner.network import NEVER
+from shardlang.planner.trees import Given, Marginals, Trees
 
 
 @dataclass(slots=True)
@@ -62,8 +63,7 @@ class Folded:
     def __init__(self, problem: Problem) -> None:
         """Add each such value's least cost to the ways of its operation."""
         self.problem = problem
-        turned: dict[int, Vector] = {}
-        self.trees = [Trees(value, turned) for value in problem.values]
+        self.trees = [Trees(value) for value in problem.values]
         self.base = 0.0
         self.folded: list[bool] = [False] * len(problem.slots)
         self.active: list[int] = []

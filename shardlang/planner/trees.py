@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardlang.planner.network import NEVER
 from shardlang.planner.problem import Value, Vector
 
 Given = Vector | int
 """Weights of all states, or the one state."""
-
-NEVER = float(1 << 52)
-"""A weight that forbids a state."""
 
 
 @dataclass(slots=True)
@@ -33,29 +31,19 @@ class Marginals:
 
 
 Spread = Callable[[Vector], Vector]
+Row = Callable[[int], Vector]
 
 
 class Trees:
     """The cost function of one value."""
 
-    def __init__(self, value: Value, turned: dict[int, Vector]) -> None:
-        """Lay the tables out for both directions; `turned` remembers those of equal values."""
+    def __init__(self, value: Value) -> None:
+        """Take a value, with its distances."""
         self.value = value
-        self.toward = value.cost
-        if id(value.cost) not in turned:
-            turned[id(value.cost)] = np.ascontiguousarray(value.cost.T)
-        self.along = turned[id(value.cost)]
+        self.cost = value.cost
         self.adding = value.adding if len(value.adding) else np.zeros(len(value.codes))
         self.partial = None if not value.once else ~value.whole
         self._splits: dict[int, list[tuple[int, list[tuple[int, int]]]]] = {}
-
-    def before(self, weights: Vector) -> Vector:
-        """Give, for each state, the least of a move from it and the weight of where that leads."""
-        return _least(self.toward, self.along, weights)
-
-    def after(self, weights: Vector) -> Vector:
-        """Give, for each state, the least of a weight and the move from there to it."""
-        return _least(self.along, self.toward, weights)
 
     def splits(self, places: int) -> list[tuple[int, list[tuple[int, int]]]]:
         """List the sets of two or more places, smaller ones first, each with its ways to split in two."""
@@ -65,13 +53,13 @@ class Trees:
         return self._splits[places]
 
     def _inward(
-        self, given: Sequence[Given], spread: Spread, rows: Vector, adding: Vector | None
+        self, given: Sequence[Given], spread: Spread, row: Row, adding: Vector | None
     ) -> tuple[dict[int, Vector], dict[int, Vector]]:
         """Give, for each set of places, what it costs in each state: where its parts meet, and before."""
         there: dict[int, Vector] = {}
         meet: dict[int, Vector] = {}
         for i, each in enumerate(given):
-            there[1 << i] = rows[each] if isinstance(each, int) else spread(each)
+            there[1 << i] = row(each) if isinstance(each, int) else spread(each)
         every = (1 << len(given)) - 1
         for subset, halves in self.splits(len(given)):
             found = there[halves[0][0]] + there[halves[0][1]]
@@ -119,19 +107,19 @@ class Trees:
 
     def marginals(self, sources: Sequence[Given], targets: Sequence[Given]) -> Marginals:
         """Give the least cost and all min-marginals; a given root counts as a source."""
-        there, _ = self._inward(targets, self.before, self.along, None)
+        there, _ = self._inward(targets, self.cost.before, self.cost.into, None)
         whole = there[(1 << len(targets)) - 1]
         if self.partial is not None:
-            whole = self.before(np.where(self.partial, NEVER, whole))
+            whole = self.cost.before(np.where(self.partial, NEVER, whole))
         gathered: dict[int, Vector] = {}
         if len(sources) > 1:
-            gathered, meet = self._inward(sources, self.after, self.toward, self.adding)
+            gathered, meet = self._inward(sources, self.cost.after, self.cost.out, self.adding)
             arrived: Given = meet[(1 << len(sources)) - 1]
         else:
             arrived = sources[0]
         if isinstance(arrived, int):
             least = float(whole[arrived])
-            top = self.toward[arrived]
+            top = self.cost.out(arrived)
         else:
             least = float((whole + arrived).min())
             top = None
@@ -140,14 +128,14 @@ class Trees:
         else:
             if top is None:
                 assert not isinstance(arrived, int)
-                top = self.after(arrived)
+                top = self.cost.after(arrived)
             if self.partial is not None:
-                top = self.after(np.where(self.partial, NEVER, top))
-            outs = self._outward(targets, there, top, self.after, None)
+                top = self.cost.after(np.where(self.partial, NEVER, top))
+            outs = self._outward(targets, there, top, self.cost.after, None)
         if len(sources) == 1:
             ins = [None if isinstance(arrived, int) else whole + arrived]
         else:
-            ins = self._outward(sources, gathered, whole, self.before, self.adding)
+            ins = self._outward(sources, gathered, whole, self.cost.before, self.adding)
         return Marginals(least, ins, outs)
 
     def inside(
@@ -157,51 +145,29 @@ class Trees:
 
         The third is what all targets cost from each state.
         """
-        there, _ = self._inward(targets, self.before, self.along, None)
+        there, _ = self._inward(targets, self.cost.before, self.cost.into, None)
         whole = there[(1 << len(targets)) - 1]
         if self.partial is not None:
-            whole = self.before(np.where(self.partial, NEVER, whole))
-        return *self._inward(sources, self.after, self.toward, self.adding), whole
+            whole = self.cost.before(np.where(self.partial, NEVER, whole))
+        return *self._inward(sources, self.cost.after, self.cost.out, self.adding), whole
 
     def reduced(self, root: int, targets: Sequence[int]) -> int:
         """Give the state with nothing unreduced that the targets are best reached through."""
         assert self.partial is not None
-        there, _ = self._inward(targets, self.before, self.along, None)
+        there, _ = self._inward(targets, self.cost.before, self.cost.into, None)
         whole = np.where(self.partial, NEVER, there[(1 << len(targets)) - 1])
-        return int(np.argmin(self.toward[root] + whole))
+        return int(np.argmin(self.cost.out(root) + whole))
 
     def least(self, sources: Sequence[int], targets: Sequence[int]) -> float:
         """Give the cost with every place fixed."""
-        there, _ = self._inward(targets, self.before, self.along, None)
+        there, _ = self._inward(targets, self.cost.before, self.cost.into, None)
         whole = there[(1 << len(targets)) - 1]
         if self.partial is not None:
-            whole = self.before(np.where(self.partial, NEVER, whole))
+            whole = self.cost.before(np.where(self.partial, NEVER, whole))
         if len(sources) == 1:
             return float(whole[sources[0]])
-        _, meet = self._inward(sources, self.after, self.toward, self.adding)
+        _, meet = self._inward(sources, self.cost.after, self.cost.out, self.adding)
         return float((whole + meet[(1 << len(sources)) - 1]).min())
-
-
-_CHUNK = 1 << 16
-"""How many numbers are added up at a time: they stay in the cache."""
-
-
-def _least(rows: Vector, columns: Vector, weights: Vector) -> Vector:
-    """Give the least of each row's entries with weights added; `columns` is the same table turned."""
-    many = len(weights)
-    few = np.flatnonzero(weights < NEVER / 2)
-    if 3 * len(few) < many:
-        if not len(few):
-            return np.full(many, NEVER)
-        return (columns[few] + weights[few, None]).min(axis=0)
-    found = np.empty(many)
-    step = max(_CHUNK // many, 1)
-    space = np.empty((min(step, many), many))
-    for begin in range(0, many, step):
-        part = rows[begin : begin + step]
-        sums = np.add(part, weights, out=space[: len(part)])
-        sums.min(axis=1, out=found[begin : begin + step])
-    return found
 
 
 def _halves(subset: int) -> list[tuple[int, int]]:

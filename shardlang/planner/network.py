@@ -8,15 +8,17 @@ what it reads has changed. A stage's moves lie in blocks, a row of sources each,
 taking the least go over whole rows; states that few moves lead to share a block, padded with moves
 that they have.
 
-Where a tensor has few states, the distances between all of them are worked out once and kept: a table
-of them is then faster to read than the moves are to follow.
+Where a tensor has few states, or few of them are left, the distances between all of them are worked
+out once and kept: a table of them is then faster to read than the moves are to follow. States that
+dims or axes of equal standing make alike have the same distances in another order, so that most rows
+are those of another state, sorted anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +40,6 @@ _CALL = 4000
 
 _CHUNK = 1 << 16
 """How many numbers are added up at a time: they stay in the cache."""
-
-_ROWS = 1 << 21
-"""How many numbers a large network keeps of distances from and to single states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Network:
         self.codes = list(codes)
         place = {code: i for i, code in enumerate(codes)}
         numbers: dict[int, int] = {}
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int]] = []
         used: list[int] = []
         nodes = list(codes)
         for here, node in enumerate(nodes):
@@ -85,13 +84,60 @@ class Network:
                 if there is None:
                     there = place[other] = len(nodes)
                     nodes.append(other)
-                rows.append((here, there, numbers.setdefault(weight, len(numbers)), weight))
+                rows.append((here, there, numbers.setdefault(weight, len(numbers))))
         self.nodes = len(nodes)
         self.weights = list(numbers)
-        edges = np.array([row[:3] for row in rows], dtype=np.intp).reshape(-1, 3).T
+        edges = np.array(rows, dtype=np.intp).reshape(-1, 3).T
         levels = np.array(used)
         self.forward = _stages(edges[0], edges[1], edges[2], levels)
         self.backward = _stages(edges[1], edges[0], edges[2], levels)
+        self.turns = _symmetries(space, nodes, edges, len(self.codes))
+        self.like = _orbits(self.turns, len(self.codes))
+
+
+def _symmetries(space: Space, nodes: Sequence[int], edges: Places, many: int) -> list[Places]:
+    """Give exchanges of two dims, or of two axes, that change no move: where each state goes.
+
+    An exchange is taken at its word only if every move, with its weight, is one afterwards too.
+    """
+    place = {node: i for i, node in enumerate(nodes)}
+    moves = _keys(edges, len(nodes))
+    first = {int(hub): int(state) for state, hub, _ in edges.T[::-1] if nodes[hub] & space.hub}
+    hub_of = {state: hub for state, hub, _ in edges.T.tolist() if nodes[hub] & space.hub}
+    found: list[Places] = []
+    for exchange in space.exchanges():
+        image = [-1 if node & space.hub else place.get(exchange(node), -1) for node in nodes]
+        for hub, state in first.items():
+            image[hub] = hub_of.get(image[state], -1)
+        turn = np.array(image, dtype=np.intp)
+        if (turn < 0).any() or (turn[:many] >= many).any():
+            continue
+        if np.array_equal(_keys(np.stack([turn[edges[0]], turn[edges[1]], edges[2]]), len(nodes)), moves):
+            found.append(turn[:many])
+    return found
+
+
+def _keys(edges: Places, nodes: int) -> Places:
+    """Write moves as numbers, in order."""
+    return np.sort((edges[0] * nodes + edges[1]) * (edges[2].max(initial=0) + 1) + edges[2])
+
+
+def _orbits(turns: Sequence[Places], many: int) -> list[tuple[int, int] | None]:
+    """Give for each state another and the exchange that makes it of that; None for the first of each kind."""
+    found: list[tuple[int, int] | None] = [None] * many
+    seen = [False] * many
+    for begin in range(many):
+        todo = [] if seen[begin] else [begin]
+        seen[begin] = True
+        while todo:
+            here = todo.pop(0)
+            for number, turn in enumerate(turns):
+                there = int(turn[here])
+                if not seen[there]:
+                    seen[there] = True
+                    found[there] = (here, number)
+                    todo.append(there)
+    return found
 
 
 def _stages(sources: Places, targets: Places, weights: Places, levels: Places) -> list[Stage]:
@@ -137,14 +183,14 @@ def _stage(
 
 def _relax(known: Vector, stage: Stage, costs: Sequence[Vector]) -> bool:
     """Make a stage's moves once, in place; say whether something got less."""
-    old = known.take(stage.targets, axis=0)
+    old = known.take(stage.targets)
     found = np.empty_like(old)
     begin = 0
     for block, cost in zip(stage.blocks, costs, strict=True):
         end = begin + block.sources.shape[1]
-        reached = known.take(block.sources, axis=0)
-        reached += cost if known.ndim == 1 else cost[..., None]
-        reached.min(axis=0, out=found[begin:end])
+        reached = known.take(block.sources)
+        reached += cost
+        np.minimum.reduce(reached, axis=0, out=found[begin:end])
         begin = end
     if not (found < old).any():
         return False
@@ -152,69 +198,117 @@ def _relax(known: Vector, stage: Stage, costs: Sequence[Vector]) -> bool:
     return True
 
 
-class Distances:
-    """The least costs between the states of a network, for costs of its moves.
+class Distances(Protocol):
+    """The least costs between some states, by their places."""
+
+    def out(self, state: int) -> Vector:
+        """Give the least cost from a state to each."""
+        ...
+
+    def into(self, state: int) -> Vector:
+        """Give the least cost to a state from each."""
+        ...
+
+    def after(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of a weight and the way from there to it."""
+        ...
+
+    def before(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of the way from it to a state and the weight there."""
+        ...
+
+    def table(self, states: Places) -> Table:
+        """Give the distances between some states alone."""
+        ...
+
+
+class Table:
+    """Distances as a table `[from, to]`."""
+
+    def __init__(self, rows: Vector) -> None:
+        """Keep it in both orders."""
+        self._out = rows
+        self._into = np.ascontiguousarray(rows.T)
+
+    def out(self, state: int) -> Vector:
+        """Give the least cost from a state to each."""
+        return self._out[state]
+
+    def into(self, state: int) -> Vector:
+        """Give the least cost to a state from each."""
+        return self._into[state]
+
+    def after(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of a weight and the way from there to it."""
+        return _least(self._into, self._out, weights)
+
+    def before(self, weights: Vector) -> Vector:
+        """Give, for each state, the least of the way from it to a state and the weight there."""
+        return _least(self._out, self._into, weights)
+
+    def table(self, states: Places) -> Table:
+        """Give the distances between some states alone."""
+        return Table(self._out[np.ix_(states, states)])
+
+
+Priced = list[tuple[Stage, list[Vector]]]
+"""Stages with the costs of their moves, a table a block."""
+
+
+class Moves:
+    """Distances that are found by following the moves of a network.
 
     `price` gives the cost of a move's weight: whole numbers in floats. No way costs more than `most`.
     """
 
     def __init__(self, network: Network, price: Callable[[int], float], most: float) -> None:
-        """Price every move; of small networks, work out all distances."""
+        """Price every move."""
         prices = np.array([min(price(weight), most) for weight in network.weights])
         self.network, self.most = network, most
         self.many = len(network.codes)
-        self._stages = {
-            stages_of: [
-                (stage, [prices[block.weights] for block in stage.blocks]) for stage in stages
-            ]
-            for stages_of, stages in (("out", network.forward), ("into", network.backward))
-        }
-        self._rows: dict[tuple[str, int], Vector] = {}
-        self._table: dict[str, Vector] | None = None
-        if self.many <= FEW:
-            start = np.full((self.many, self.many), NEVER)
-            np.fill_diagonal(start, 0.0)
-            into = self._run("out", start)
-            self._table = {"out": np.ascontiguousarray(into.T), "into": into}
+        self._forward = [(s, [prices[b.weights] for b in s.blocks]) for s in network.forward]
+        self._backward = [(s, [prices[b.weights] for b in s.blocks]) for s in network.backward]
+        self._rows: dict[tuple[bool, int], Vector] = {}
+        self._inverse = [np.argsort(turn) for turn in network.turns]
 
     def out(self, state: int) -> Vector:
         """Give the least cost from a state to each."""
-        return self._row("out", state)
+        return self._row(state, backwards=False)
 
     def into(self, state: int) -> Vector:
         """Give the least cost to a state from each."""
-        return self._row("into", state)
+        return self._row(state, backwards=True)
 
     def after(self, weights: Vector) -> Vector:
         """Give, for each state, the least of a weight and the way from there to it."""
-        if self._table is not None:
-            return _least(self._table["into"], self._table["out"], weights)
-        return self._run("out", weights)
+        return self._spread(self._forward, weights)
 
     def before(self, weights: Vector) -> Vector:
         """Give, for each state, the least of the way from it to a state and the weight there."""
-        if self._table is not None:
-            return _least(self._table["out"], self._table["into"], weights)
-        return self._run("into", weights)
+        return self._spread(self._backward, weights)
 
-    def _row(self, side: str, state: int) -> Vector:
-        if self._table is not None:
-            return self._table[side][state]
-        row = self._rows.get((side, state))
+    def table(self, states: Places) -> Table:
+        """Give the distances between some states alone."""
+        return Table(np.stack([self.out(int(state))[states] for state in states]))
+
+    def _row(self, state: int, *, backwards: bool) -> Vector:
+        like = self.network.like[state]
+        if like is not None:
+            other, turn = like
+            return self._row(other, backwards=backwards)[self._inverse[turn]]
+        row = self._rows.get((backwards, state))
         if row is None:
             start = np.full(self.many, NEVER)
             start[state] = 0.0
-            while len(self._rows) * self.many > _ROWS:
-                del self._rows[next(iter(self._rows))]
-            row = self._rows[side, state] = self._run(side, start)
+            row = self._spread(self._backward if backwards else self._forward, start)
+            self._rows[backwards, state] = row
         return row
 
-    def _run(self, side: str, weights: Vector) -> Vector:
-        """Spread weights, a column each, until nothing changes."""
-        known = np.full((self.network.nodes, *weights.shape[1:]), NEVER)
+    def _spread(self, stages: Priced, weights: Vector) -> Vector:
+        """Spread weights until nothing changes."""
+        known = np.full(self.network.nodes, NEVER)
         known[: self.many] = weights
         changes = {False: 1, True: 0}
-        stages = self._stages[side]
         seen = [0] * len(stages)
         moved = True
         while moved:
@@ -226,7 +320,13 @@ class Distances:
                 if _relax(known, stage, costs):
                     changes[stage.writes] += 1
                     moved = True
-        return np.minimum(known[: self.many], weights.min(axis=0) + self.most)
+        return np.minimum(known[: self.many], weights.min() + self.most)
+
+
+def distances(network: Network, price: Callable[[int], float], most: float) -> Moves | Table:
+    """Give the distances of a network, in the form that is the fastest for its size."""
+    moves = Moves(network, price, most)
+    return moves.table(np.arange(moves.many)) if moves.many <= FEW else moves
 
 
 def _least(rows: Vector, columns: Vector, weights: Vector) -> Vector:

@@ -35,7 +35,7 @@ from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.planner.einsum import Local
-from shardlang.planner.network import Distances, Network, Places, Vector
+from shardlang.planner.network import Distances, distances, Network, Places, Vector
 from shardlang.planner.prices import price, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
@@ -459,7 +459,7 @@ def _measure(problem: Problem, book: Plan) -> None:
                 count = weight % UNIT // COLLECTIVE
                 return float(int(weight // UNIT * factor) * digit + count * FINEST)
 
-            priced[key] = Distances(value.network, price_of_move, problem.most)
+            priced[key] = distances(value.network, price_of_move, problem.most)
         value.cost = priced[key]
         space = value.graph.space
         partial = space.full << space.high

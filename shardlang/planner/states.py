@@ -630,6 +630,37 @@ class Space:
                     heappush(heap, (total, other))
         return settled, via
 
+    def exchanges(self) -> Iterator[Callable[[int], int]]:
+        """Give what the exchange of two dims makes of a state, and that of two axes, for every two."""
+
+        def dims(one: int, two: int) -> Callable[[int], int]:
+            def exchange(code: int) -> int:
+                low, high = code >> self.shifts[one], code >> self.shifts[two]
+                both = (low ^ high) & self.field
+                return code ^ both << self.shifts[one] ^ both << self.shifts[two]
+
+            return exchange
+
+        def axes(one: int, two: int) -> Callable[[int], int]:
+            to = {one: two, two: one}
+            turned = [
+                self.number[tuple(to.get(a, a) for a in order)] for order in self.orders
+            ]
+
+            def exchange(code: int) -> int:
+                own, partial, kind = self.parts(code)
+                both = (partial >> one ^ partial >> two) & 1
+                partial ^= both << one | both << two
+                made = partial << self.high | kind << self.kind
+                for shift, index in zip(self.shifts, own, strict=True):
+                    made |= turned[index] << shift
+                return made
+
+            return exchange
+
+        yield from itertools.starmap(dims, itertools.combinations(range(self.rank), 2))
+        yield from itertools.starmap(axes, itertools.combinations(range(len(self.axes)), 2))
+
     def network(self, extra: Sequence[int] = ()) -> Network:
         """Give the graph over all states of sums, and some of partial maxima, as arrays; made once."""
         from shardlang.planner.network import Network  # noqa: PLC0415 (only programs need numpy)

@@ -15,9 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardlang.planner.problem import Places, Problem, Vector
-from shardlang.planner.trees import Given, Marginals, NEVER, Trees
+from shardlang.planner.network import NEVER
+from shardlang.planner.trees import Given, Marginals, Trees
+
+
+_NARROW = 480
+"""In how few states a value is looked at in these alone."""
 
 
 @dataclass(slots=True)
@@ -42,13 +48,20 @@ class Charges:
     allowed: dict[int, Vector]
     single: dict[int, int]
     """The slots with one state left, and that state."""
+    trees: dict[int, Trees]
+    """The cost functions of the values, in the states that are left."""
     bound: float = float("-inf")
 
     def copy(self) -> Charges:
         """Give one that can be changed apart; domains are replaced and never changed."""
         charge = {slot: vector.copy() for slot, vector in self.charge.items()}
         return Charges(
-            dict(self.domains), charge, dict(self.allowed), dict(self.single), self.bound
+            dict(self.domains),
+            charge,
+            dict(self.allowed),
+            dict(self.single),
+            dict(self.trees),
+            self.bound,
         )
 
 
@@ -62,8 +75,7 @@ class Folded:
     def __init__(self, problem: Problem) -> None:
         """Add each such value's least cost to the ways of its operation."""
         self.problem = problem
-        turned: dict[int, Vector] = {}
-        self.trees = [Trees(value, turned) for value in problem.values]
+        self.trees = [Trees(value) for value in problem.values]
         self.base = 0.0
         self.folded: list[bool] = [False] * len(problem.slots)
         self.active: list[int] = []
@@ -145,7 +157,7 @@ class Bound:
 
     def start(self) -> Charges:
         """Give the point with all ways and no charges."""
-        made = Charges({}, {}, {}, {})
+        made = Charges({}, {}, {}, {}, {index: self.trees[index] for index in self.active})
         for op in self.ops:
             states = self.problem.operations[op].states
             made.domains[op] = Domain(np.arange(len(self.cost[op])), self.cost[op], states)
@@ -176,8 +188,8 @@ class Bound:
             total += at.charge[slot][domain.states[self.problem.slots[slot].end]]
         return total
 
-    def marginals(self, at: Charges, value: int) -> Marginals:
-        """Give a value's least cost and min-marginals, charges included.
+    def marginals(self, at: Charges, value: int, *, inner: bool = False) -> Marginals:
+        """Give a value's least cost and min-marginals, charges included, `inner` ones if asked for.
 
         Of a place with one state left, the min-marginal is right in that state alone.
         """
@@ -193,14 +205,13 @@ class Bound:
             assert found.root is not None
             sources = [found.root]
         targets = [*given[many:], *found.terminals]
-        trees = self.trees[value]
         if len(places) > sum(s in at.single for s in places):
-            made = trees.marginals(sources, targets)
+            made = at.trees[value].marginals(sources, targets, inner=inner)
         else:
             states = tuple(at.single[s] for s in places)
             key = (value, states)
             if key not in self._fixed:
-                fixed = trees.marginals(sources, targets)
+                fixed = self.trees[value].marginals(sources, targets)
                 self._fixed[key] = fixed.least
             made = Marginals(self._fixed[key], [None] * many, [None] * len(targets))
         least = made.least - paid
@@ -209,6 +220,7 @@ class Bound:
             least,
             [flat if v is None else v - paid for v in made.sources],
             [flat if v is None else v - paid for v in made.targets],
+            None if made.inner is None else made.inner - paid,
         )
 
     def least(self, at: Charges) -> float:
@@ -268,7 +280,7 @@ class Bound:
         With a way chosen, its operation costs what the way does, and each value next to it at least
         what the state that the way has there does. Says whether every operation has a way left.
         """
-        found = {value: self.marginals(at, value) for value in self.active}
+        found = {value: self.marginals(at, value, inner=True) for value in self.active}
         totals = {op: self.totals(at, op) for op in self.ops}
         at.bound = sum(float(total.min()) for total in totals.values())
         at.bound += sum(each.least for each in found.values())
@@ -292,7 +304,21 @@ class Bound:
             if len(keep) < len(total):
                 at.domains[op] = domain.only(keep)
                 self.allow(at, op)
+        for value, each in found.items():
+            if each.inner is not None:
+                self._narrow(at, value, each.inner - each.least + at.bound < limit)
         return True
+
+    def _narrow(self, at: Charges, value: int, inner: NDArray[np.bool_]) -> None:
+        """Leave out a value's states that are no place's, and where no branches meet in a better plan."""
+        found, trees = self.problem.values[value], at.trees[value]
+        for s in (*found.sources, *found.targets):
+            slot = self.problem.slots[s]
+            inner[at.domains[slot.op].states[slot.end]] = True
+        inner[[*found.terminals, *([] if found.root is None else [found.root])]] = True
+        nodes = np.flatnonzero(inner)
+        if len(nodes) <= min(_NARROW, 0.7 * trees.size):
+            at.trees[value] = trees.only(nodes)
 
 
 def ascend(bound: Bound, at: Charges, limit: float, sweeps: int) -> bool:

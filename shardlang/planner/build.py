@@ -116,7 +116,7 @@ class Builder:
             parts: list[tuple[int | Meeting, tuple[int, ...]]] = []
             for part in (one, two):
                 if part & (part - 1):
-                    begin = int(np.argmin(meet[part] + trees.toward[:, state]))
+                    begin = int(np.argmin(meet[part] + trees.cost.into(state)))
                     inner = meeting(part, begin)
                     if begin == state:
                         parts += inner.parts

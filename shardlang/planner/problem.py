@@ -36,23 +36,15 @@ from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.planner.einsum import Local
+from shardlang.planner.network import Distances, distances, Network, Places, Vector
 from shardlang.planner.prices import price, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
 from shardlang.planner.ways import ways
 from shardlang.source import Span
 
-Vector = NDArray[np.float64]
-Places = NDArray[np.intp]
-
 WIDEST = 9
 """The most places that one value is had in: the time grows as 3 to this power."""
-
-FAR = 1 << 61
-"""A weight that no moves have: where none lead."""
-
-LARGEST = 2600
-"""The most layouts of a tensor that tables are made for."""
 
 
 class UnplannableError(Exception):
@@ -99,8 +91,8 @@ class Value:
     """A tensor between its makers and readers.
 
     `root` is where it is given, for leaves and cotangents; `terminals` where it has to be had
-    whatever reads it. `codes` are its states, `cost` the least cost between any two, `price` the same
-    in prices alone, and `adding` what adding two of them costs in each state.
+    whatever reads it. `codes` are its states, `cost` the least cost between any two, and `adding` what
+    adding two of them costs in each state.
     """
 
     tensor: Tensor
@@ -114,9 +106,14 @@ class Value:
     terminals: list[int] = field(default_factory=list[int])
     once: bool = False
     whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    cost: Vector = field(default_factory=lambda: np.zeros((0, 0)))
     adding: Vector = field(default_factory=lambda: np.zeros(0))
-    weights: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    sums: int = field(init=False)
+    """How many of its states are no partial maxima."""
+    cost: Distances = field(init=False)
+
+    def __post_init__(self) -> None:
+        """All states are of sums to begin with."""
+        self.sums = len(self.codes)
 
     def state(self, layout: Layout) -> int:
         """Give the place of a layout."""
@@ -129,16 +126,14 @@ class Value:
         new = sorted(code for code in codes if code not in self.place)
         if not new:
             return
-        old = len(self.codes)
         self.codes = [*self.codes, *new]
         self.place = {code: i for i, code in enumerate(self.codes)}
-        grown = np.full((len(self.codes), len(self.codes)), FAR, dtype=np.int64)
-        grown[:old, :old] = self.weights
-        for row, code in enumerate(new, old):
-            for other, weight in self.graph.space.distances_from(code).items():
-                if other in self.place:
-                    grown[row, self.place[other]] = weight
-        self.weights = grown
+
+    @property
+    def network(self) -> Network:
+        """The moves between its states."""
+        space = self.graph.space
+        return space.network(self.codes[self.sums :])
 
     def layout(self, place: int) -> Layout:
         """Give the layout at a place."""
@@ -204,13 +199,9 @@ class Problem:
     def _value(self, tensor: Tensor, section: Pass) -> Value:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
         graph = layouts(array, self.mesh, self.sizes, self.prices, idle_permutes=False)
-        if len(graph.space.states()) > LARGEST:
-            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
-        try:
-            place, weights = graph.space.table()
-        except OverflowError as error:
-            raise UnplannableError(str(error)) from None
-        value = Value(tensor, section, graph, list(place), dict(place), weights=weights)
+        codes = graph.space.states()
+        place = {code: i for i, code in enumerate(codes)}
+        value = Value(tensor, section, graph, codes, place)
         home = self.homes.get(tensor.name)
         if home is not None:
             value.root = value.state(home.layout)
@@ -432,8 +423,7 @@ def _measure(problem: Problem, book: Plan) -> None:
     rate = problem.rate
     unit, work = Fraction(0), Fraction(0)
     for value in problem.values:
-        known = value.weights[value.weights < FAR] // UNIT
-        unit = _gcd(unit, value.graph.factor * int(np.gcd.reduce(known)))
+        unit = _gcd(unit, value.graph.factor * gcd(*(w // UNIT for w in value.network.weights)))
     for operation in problem.operations:
         for amount in operation.work.values():
             work = _gcd(work, amount)
@@ -462,16 +452,18 @@ def _measure(problem: Problem, book: Plan) -> None:
     digit = 1 << work_bits + count_bits
     problem.scale = Scale(unit, digit, exact, work, 1 << count_bits)
     problem.most = float(int(most / unit + 2) * digit)
-    tables: dict[tuple[int, Fraction], Vector] = {}
+    priced: dict[tuple[int, Fraction], Distances] = {}
     for value, row in zip(problem.values, added, strict=True):
-        key = (id(value.weights), value.graph.factor)
-        if key not in tables:
-            prices = _scaled(value.weights // UNIT, value.graph.factor / unit)
-            count = value.weights % UNIT // COLLECTIVE
-            cost = prices * float(digit) + count * float(FINEST)
-            far = value.weights >= FAR
-            tables[key] = np.where(far, problem.most, np.minimum(cost, problem.most))
-        value.cost = tables[key]
+        key = (id(value.network), value.graph.factor)
+        if key not in priced:
+            factor = value.graph.factor / unit
+
+            def price_of_move(weight: int, factor: Fraction = factor) -> float:
+                count = weight % UNIT // COLLECTIVE
+                return float(int(weight // UNIT * factor) * digit + count * FINEST)
+
+            priced[key] = distances(value.network, price_of_move, problem.most)
+        value.cost = priced[key]
         space = value.graph.space
         partial = space.full << space.high
         value.whole = np.array([not code & partial for code in value.codes])
@@ -527,14 +519,6 @@ def _digits(problem: Problem, amount: Fraction) -> float:
     if problem.rate is not None:
         return float(amount / problem.rate // scale.unit * scale.digit)
     return float(amount // scale.work * scale.count) if scale.work else 0.0
-
-
-def _scaled(weights: NDArray[np.int64], factor: Fraction) -> Vector:
-    """Multiply by a factor and round down, exactly."""
-    top, bottom = factor.numerator, factor.denominator
-    if int(weights.max(initial=0)) * top < 1 << 62:
-        return (weights * top // bottom).astype(np.float64)
-    return np.array([[float(int(w) * top // bottom) for w in row] for row in weights])
 
 
 def _gcd(left: Fraction, right: Fraction) -> Fraction:

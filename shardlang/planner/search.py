@@ -96,7 +96,8 @@ class Search:
         """Give the min-marginals of a value with an operation's own places free."""
         found = self.problem.values[value]
         free = np.zeros(len(found.codes))
-        key: list[int] | None = [op, value]
+        trees = at.trees[value]
+        key: list[object] | None = [op, trees]
         sides: list[list[Given]] = []
         for places in (found.sources, found.targets):
             given: list[Given] = []
@@ -117,7 +118,7 @@ class Search:
         known = None if key is None else tuple(key)
         if known is not None and known in self._known:
             return self._known[known]
-        made = self.bound.trees[value].marginals(sources, [*sides[1], *found.terminals])
+        made = trees.marginals(sources, [*sides[1], *found.terminals])
         if known is not None:
             if len(self._known) > 20_000:
                 self._known.clear()

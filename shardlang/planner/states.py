@@ -53,9 +53,7 @@ from shardlang.ir.types import Axis, AxisInfo, Dim, Layout, Reduction
 from shardlang.planner.prices import Moved, Prices
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    from shardlang.planner.network import Network
 
 MOVE = 1
 """The weight of a move, in the lowest field."""
@@ -284,7 +282,7 @@ class Space:
         self._hubs: dict[int, list[int]] = {}
         self._from: dict[int, Search] = {}
         self._to: dict[int, Search] = {}
-        self._table: tuple[dict[int, int], Matrix] | None = None
+        self._networks: dict[tuple[int, ...], Network] = {}
 
     # States and layouts ---------------------------------------------------------------------
 
@@ -312,6 +310,11 @@ class Space:
         """Give a state's order numbers by dim, its unreduced axes, and how they combine."""
         dims = [code >> shift & self.field for shift in self.shifts]
         return dims, code >> self.high & self.full, code >> self.kind & 3
+
+    def used(self, code: int) -> int:
+        """Give the axes that split something in a state, or are unreduced, as a mask."""
+        dims, partial, _ = self.parts(code)
+        return partial | sum(self.masks[index] for index in dims)
 
     def states(self) -> list[int]:
         """List every state whose partial results are sums, in order of their numbers."""
@@ -627,44 +630,45 @@ class Space:
                     heappush(heap, (total, other))
         return settled, via
 
-    def table(self) -> tuple[dict[int, int], Matrix]:
-        """Give all distances between states of sums: their places, and weights `[source, target]`.
+    def exchanges(self) -> Iterator[Callable[[int], int]]:
+        """Give what the exchange of two dims makes of a state, and that of two axes, for every two."""
 
-        Raises OverflowError where weights don't fit into 64 bits (very uneven prices); the searches
-        have no such limit. Made once; the time grows with the square of the number of states.
-        """
-        if self._table is None:
-            self._table = self._distances()
-        return self._table
+        def dims(one: int, two: int) -> Callable[[int], int]:
+            def exchange(code: int) -> int:
+                low, high = code >> self.shifts[one], code >> self.shifts[two]
+                both = (low ^ high) & self.field
+                return code ^ both << self.shifts[one] ^ both << self.shifts[two]
 
-    def _distances(self) -> tuple[dict[int, int], Matrix]:
-        """Relax all sources at once: what leads to a state, a row each, until nothing changes."""
-        import numpy as np  # noqa: PLC0415 (no other part of the planner needs it)
+            return exchange
 
-        states = self.states()
-        place = {code: i for i, code in enumerate(states)}
-        hubs = sorted({n for code in states for n, _ in self.successors(code) if n & self.hub})
-        place.update((hub, len(states) + i) for i, hub in enumerate(hubs))
-        edges = [list(self.predecessors(node)) for node in place]
-        longest = max((weight for row in edges for _, weight in row), default=0)
-        if longest * 64 >= 1 << 62:
-            raise OverflowError("the prices are too uneven for 64 bits")
-        far = np.int64(1 << 62)
-        known = np.full((len(place), len(states)), far, dtype=np.int64)
-        known[np.arange(len(states)), np.arange(len(states))] = 0
-        rows = [
-            (np.array([place[n] for n, _ in row]), np.array([[w] for _, w in row])) for row in edges
-        ]
-        changed = True
-        while changed:
-            changed = False
-            for i, (places, weights) in enumerate(rows):
-                if len(places):
-                    better = np.minimum(known[i], (known[places] + weights).min(axis=0))
-                    if (better < known[i]).any():
-                        known[i] = better
-                        changed = True
-        return {code: place[code] for code in states}, known[: len(states)].T.copy()
+        def axes(one: int, two: int) -> Callable[[int], int]:
+            to = {one: two, two: one}
+            turned = [
+                self.number[tuple(to.get(a, a) for a in order)] for order in self.orders
+            ]
+
+            def exchange(code: int) -> int:
+                own, partial, kind = self.parts(code)
+                both = (partial >> one ^ partial >> two) & 1
+                partial ^= both << one | both << two
+                made = partial << self.high | kind << self.kind
+                for shift, index in zip(self.shifts, own, strict=True):
+                    made |= turned[index] << shift
+                return made
+
+            return exchange
+
+        yield from itertools.starmap(dims, itertools.combinations(range(self.rank), 2))
+        yield from itertools.starmap(axes, itertools.combinations(range(len(self.axes)), 2))
+
+    def network(self, extra: Sequence[int] = ()) -> Network:
+        """Give the graph over all states of sums, and some of partial maxima, as arrays; made once."""
+        from shardlang.planner.network import Network  # noqa: PLC0415 (only programs need numpy)
+
+        key = tuple(extra)
+        if key not in self._networks:
+            self._networks[key] = Network(self, [*self.states(), *key])
+        return self._networks[key]
 
     def relayouts(self, trail: Sequence[int], dims: Sequence[Dim]) -> list[tuple[Relayout, Layout]]:
         """Turn the nodes of a route into operations and the layouts that they make.

@@ -199,7 +199,7 @@ class Problem:
 
     def _value(self, tensor: Tensor, section: Pass) -> Value:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
-        graph = layouts(array, self.mesh, self.sizes, self.prices, idle_permutes=False)
+        graph = layouts(array, self.mesh, self.sizes, self.prices)
         if len(graph.space.states()) > LARGEST:
             raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         try:

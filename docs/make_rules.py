@@ -13,7 +13,7 @@ Made by `python docs/make_rules.py` from the rows in `shardlang/rules/table.py`;
 The rules look at one operation and one mesh axis at a time. Where the axis stands in the operands
 and in the wanted result picks exactly one row. What the row leaves to be done (a gather before, a
 reduction or a gather after) is then done in the cheapest order: slices, ReduceScatter, AllToAll,
-AllReduce, AllGather.
+AllReduce, AllGather. Where one Permute leads to the wanted layout, it takes the place of a gather.
 """
 
 

@@ -195,16 +195,12 @@ class Simulator:
             case ops.Permute():
                 whole = tuple(self.sizes[dim.name] for dim in dims)
                 wanted = self.region(step.output, device, whole)
-                moved = set(step.inputs[0].layout.split_axes)
-                for other in self.devices():
-                    fixed = all(
-                        a == b
-                        for a, b, axis in zip(device, other, self.axes, strict=True)
-                        if axis not in moved
-                    )
-                    if fixed and self.region(step.inputs[0], other, whole) == wanted:
-                        return inputs[0][other]
-                raise AssertionError(f"no device has what {device} wants in {step}")
+                moved = set(step.inputs[0].layout.split_axes) | set(step.output.layout.split_axes)
+                group = self.group(device, tuple(axis for axis in self.axes if axis in moved))
+                holders = [o for o in group if self.region(step.inputs[0], o, whole) == wanted]
+                users = [o for o in group if self.region(step.output, o, whole) == wanted]
+                assert len(holders) == len(users), f"no bijection of devices in {step}"
+                return inputs[0][holders[users.index(device)]]
             case _:
                 return self.compute(step, own)
 

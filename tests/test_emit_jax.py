@@ -22,6 +22,7 @@ from shardlang.backends.jax import emit_jax
 from shardlang.backends.jax.compute import JAX_DTYPES
 from shardlang.backends.jax.functions import CODE
 from shardlang.backends.jax.names import identifier, Names, RESERVED
+from shardlang.backends.jax.sizes import choose, shrink
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.functions import FUNCTIONS
 from shardlang.ir.ops import Coefficient, Linear
@@ -55,6 +56,29 @@ def codes(error: pytest.ExceptionInfo[ShardlangError]) -> list[str]:
 
 
 # Text
+
+
+def test_small_meshes_keep_permutes():
+    """Where a mesh is made small, axes that a Permute puts in each other's place keep fitting."""
+    made = plan(
+        ["A[I_YZ] = Permute(A[I_X])"],
+        mesh={"X": 64, "Y": 16, "Z": 4},
+        leaves=["A[I_X]"],
+        outputs=["A[I_YZ]"],
+    )
+    small = shrink(made, choose(made), devices=16)
+
+    assert {"X": 4, "Y": 2, "Z": 2} == {axis.name: n for axis, n in small.axes.items()}
+
+
+def test_other_sizes_with_which_a_permute_is_none():
+    """A Permute that the sizes given make impossible is an error, at its line."""
+    made = plan(["A[I_Y] = Permute(A[I_X])"], mesh={"X": 2, "Y": 2}, leaves=["A[I_X]"], outputs=[])
+    with pytest.raises(ShardlangError) as error:
+        emit_jax(made, {"X": 4})
+
+    assert codes(error) == ["SH609"]
+    assert "I has 4 shards before it and 2 after it" in str(error.value)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -17,7 +17,7 @@ from simulator import check_numbers
 from strategies import random_chain, random_program
 
 import shardlang as sl
-from shardlang.ir.ops import AllGather, AllReduce, ReduceScatter
+from shardlang.ir.ops import AllGather, AllReduce, Permute, ReduceScatter
 from shardlang.ir.plan import Plan
 from shardlang.ir.printer import print_plan
 from shardlang.planner.prices import price
@@ -329,11 +329,12 @@ def small(seed: int) -> tuple[Small, bool]:
     axes: exhaustive.Axes = (("X", rng.choice((2, 4))),)
     names = ["chain", "same weight", "two readers of a leaf", "function", "one"]
     names += ["two readers", "three", "three readers of a leaf"]
+    two: exhaustive.Axes = (("X", rng.choice((2, 4))), ("Y", 2))
     if not both:
-        axes = (("X", 4), ("Y", 2))
+        axes = two
         names = ["chain", "same weight", "two readers of a leaf", "function", "two readers"]
     elif rng.random() < 0.25:
-        axes, names = (("X", 4), ("Y", 2)), ["one"]
+        axes, names = two, ["one"]
     dims, lines = FORMS[rng.choice(names)]
     made = {line.result for line in lines}
     read = {name for line in lines for name in line.operands}
@@ -607,6 +608,18 @@ def test_what_has_no_model_is_lowered_by_the_rules():
     assert plan.proof is None
     assert "states a collective" in plan.warnings[0]
     assert plan.forward == sl.lower(sl.parse(text)).forward
+
+
+def test_a_shard_goes_onto_an_idle_axis_at_once():
+    """`A[I_X, J] -> B[I_Y, J]` with X and Y of 4 is one Permute of the shard, in both strategies."""
+    program = sl.parse("mesh X=4, Y=4\ndims I=64, J=64\nA[I_X, J] -> B[I_Y, J]\n")
+    for strategy in ("book", "optimal"):
+        plan = sl.lower(program, strategy, forward_only=True)
+
+        assert 64 * 64 * 2 // 4 == moved(plan)
+        assert [Permute] == [type(s.op) for s in plan.forward if not s.is_compute]
+        assert plan.forward[-1].output == plan.outputs[0]
+        check_numbers(plan)
 
 
 def test_sizes_are_needed():

@@ -260,13 +260,12 @@ def test_states_count_as_in_the_survey() -> None:
 @pytest.mark.parametrize(
     ("mesh", "shape"), [("X=4,Y=2", (8, 8)), ("X=2,Y=2,Z=1", (4, 4)), ("X=2,Y=2,Z=2", (8, 4))]
 )
-@pytest.mark.parametrize("idle", [True, False])
 @pytest.mark.parametrize("prices", ["link", "axes"])
-def test_edges_read_backwards_are_the_same(mesh, shape, idle, prices) -> None:
+def test_edges_read_backwards_are_the_same(mesh, shape, prices) -> None:
     """What leads to a state is exactly what leaves the others for it, at the same weight."""
     sizes = dict(zip("IJ", shape, strict=True))
     table = seconds({"X": 1, "Y": 2, "Z": 5}) if prices == "axes" else prices
-    graph = layouts(array("A[I, J]"), mesh_of(mesh), sizes, table, idle_permutes=idle)
+    graph = layouts(array("A[I, J]"), mesh_of(mesh), sizes, table)
     space = graph.space
     nodes = set(space.states())
     for state in list(nodes):
@@ -371,24 +370,6 @@ def test_a_permute_is_a_bijection_of_devices_on_its_axes() -> None:
                 seen += 1
 
     assert seen > 100
-
-
-def test_without_idle_permutes_axes_stay_the_same() -> None:
-    """With idle permutes off, no Permute changes which axes split something."""
-    sizes = {"I": 64, "J": 64}
-    free = reshard(array("A[I_XY, J]"), array("A[I_Z, J]"), "X=2,Y=2,Z=4", sizes, "book")
-    bound = reshard(
-        array("A[I_XY, J]"), array("A[I_Z, J]"), "X=2,Y=2,Z=4", sizes, "book", idle_permutes=False
-    )
-
-    assert isinstance(free.steps[0].op, Permute)
-    assert free.cost < bound.cost
-    for step in bound.steps:
-        (before,) = step.inputs
-        kept = set(before.layout.split_axes) == set(step.output.layout.split_axes)
-        assert kept or not isinstance(step.op, Permute)
-    moved_right(free, sizes)
-    moved_right(bound, sizes)
 
 
 def test_axes_of_size_one_never_move_anything() -> None:

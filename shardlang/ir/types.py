@@ -224,12 +224,17 @@ class Layout:
         return tuple(twice)
 
     def moved(self, other: Layout) -> tuple[Axis, ...]:
-        """Give the axes, by name, that split other places in another layout: those a Permute uses."""
+        """Give the axes, by name, that split other places in another layout: those a Permute uses.
+
+        Axes that a dim begins or ends with in both stay, as its blocks' numbers have mixed radixes.
+        """
         found: set[Axis] = set()
         for old, new in zip(self.sharding, other.sharding, strict=True):
             same = len(prefix(old, new))
-            found.update(old[same:])
-            found.update(new[same:])
+            left, right = old[same:], new[same:]
+            same = len(prefix(left[::-1], right[::-1]))
+            found.update(left[: len(left) - same])
+            found.update(right[: len(right) - same])
         return tuple(sorted(found))
 
     def reduced(self) -> Layout:

@@ -144,7 +144,6 @@ def plan_einsum(
     *,
     rate: Fraction | float | None = None,
     sub_axes: bool = False,
-    idle_permutes: bool = True,
 ) -> EinsumPlan:
     """Find the cheapest plan of an einsum, all of its operands multiplied at once.
 
@@ -156,14 +155,14 @@ def plan_einsum(
     on = Mesh(sized(mesh, sizes))
     table = prices_of(prices)
     speed = None if rate is None else Fraction(rate)
-    best, key = _plan(op, (*operands, result), on, sizes, table, speed, idle_permutes)
+    best, key = _plan(op, (*operands, result), on, sizes, table, speed)
     if not sub_axes:
         return best
     dims = {dim for array in (*operands, result) for dim in array.tensor.dims}
     for finer, parts in refinements(on, dims):
         ends = tuple(refined(array, parts) for array in (*operands, result))
         known = {**sizes, **finer.sizes}
-        plan, cost = _plan(op, ends, finer, known, on_parts(table, parts), speed, idle_permutes)
+        plan, cost = _plan(op, ends, finer, known, on_parts(table, parts), speed)
         if cost[:2] < key[:2]:
             best, key = plan, cost
     return best
@@ -180,12 +179,11 @@ def _plan(
     sizes: Mapping[str, int],
     prices: Prices,
     rate: Fraction | None,
-    idle_permutes: bool,
 ) -> tuple[EinsumPlan, Key]:
     """Find the cheapest plan on one mesh, and what it was compared by; the result is the last end."""
     known = {**mesh.sizes, **sizes}
     *operands, result = ends
-    graphs = [layouts(a, mesh, sizes, prices, idle_permutes=idle_permutes) for a in ends]
+    graphs = [layouts(a, mesh, sizes, prices) for a in ends]
     for array in ends:
         check_layout(array, mesh, sizes)
     codes = [g.space.encode(a.layout) for g, a in zip(graphs, ends, strict=True)]

@@ -198,7 +198,7 @@ class Problem:
 
     def _value(self, tensor: Tensor, section: Pass) -> Value:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
-        graph = layouts(array, self.mesh, self.sizes, self.prices, idle_permutes=False)
+        graph = layouts(array, self.mesh, self.sizes, self.prices)
         codes = graph.space.states()
         place = {code: i for i, code in enumerate(codes)}
         value = Value(tensor, section, graph, codes, place)

@@ -50,15 +50,13 @@ def plan_product(
     mesh: Mesh,
     sizes: Mapping[str, int],
     prices: str | Prices = "link",
-    *,
-    idle_permutes: bool = True,
 ) -> EinsumPlan:
     """Find the cheapest plan of the product of operands that sums every dim the result lacks.
 
     The parts are named `Tmp`, `Tmp2`, ..., skipping names taken. Raises `ShardlangError` as `reshard`
     does.
     """
-    return _Search(operands, result, Mesh(sized(mesh, sizes)), sizes, prices, idle_permutes).plan()
+    return _Search(operands, result, Mesh(sized(mesh, sizes)), sizes, prices).plan()
 
 
 class _Search:
@@ -71,7 +69,6 @@ class _Search:
         mesh: Mesh,
         sizes: Mapping[str, int],
         prices: str | Prices,
-        idle_permutes: bool,
     ) -> None:
         """Make the graphs of all tensors that can occur."""
         self.operands = operands
@@ -84,7 +81,7 @@ class _Search:
 
         def form(tensor: Tensor) -> _Form:
             array = Array(tensor, Layout.replicated(len(tensor.dims)))
-            return _Form(tensor, layouts(array, mesh, sizes, prices, idle_permutes=idle_permutes))
+            return _Form(tensor, layouts(array, mesh, sizes, prices))
 
         taken = {array.name for array in (*operands, result)}
         self.names = (name for name in _names() if name not in taken)

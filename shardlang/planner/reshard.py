@@ -113,7 +113,6 @@ def layouts(
     sizes: Mapping[str, int],
     prices: str | Prices = "link",
     *,
-    idle_permutes: bool = True,
     symbolic: bool = False,
 ) -> Layouts:
     """Give the graph of an array's layouts; equal questions share one.
@@ -135,11 +134,11 @@ def layouts(
     unit = Fraction(1) if table.linear else volume
     listed = _tariff(axes, table, unit)
     fits = tuple(divisors(axes, size) for size in whole)
-    key = (id(listed), fits, idle_permutes)
+    key = (id(listed), fits)
     space = _SPACES.get(key)
     if space is None:
         _trim(_SPACES)
-        space = _SPACES[key] = Space(axes, fits, listed, idle_permutes=idle_permutes)
+        space = _SPACES[key] = Space(axes, fits, listed)
     return Layouts(space, volume / unit / listed.scale, array.tensor.dims)
 
 
@@ -174,28 +173,26 @@ def reshard(
     prices: str | Prices = "link",
     *,
     sub_axes: bool = False,
-    idle_permutes: bool = True,
 ) -> Route:
     """Find the cheapest route between two layouts of a tensor.
 
     Arrays may be written in the notation (`"A[I_X, J]{U_Y}"`), meshes as `"X=4,Y=2"` or as a map.
     `prices` is `book`, `link`, `switch` or an object (see `prices`). Of routes of one cost, one with
-    the fewest collectives is given. With `idle_permutes` off, a Permute keeps to the axes that split
-    something. Dims without a size are taken to be divided by everything, and stay symbols in the
-    price. Raises `ShardlangError` where an axis has no size (SH351), a split is uneven (SH352), no
-    route exists (SH353), the arrays are of different tensors (SH354), or a layout has an axis twice
-    or one that the mesh lacks (SH355).
+    the fewest collectives is given. Dims without a size are taken to be divided by everything, and
+    stay symbols in the price. Raises `ShardlangError` where an axis has no size (SH351), a split is
+    uneven (SH352), no route exists (SH353), the arrays are of different tensors (SH354), or a layout
+    has an axis twice or one that the mesh lacks (SH355).
     """
     on = Mesh(sized(mesh_of(mesh), sizes or {}))
     start, end = _arrays(source, target, on)
-    route = _reshard(start, end, on, sizes or {}, prices, idle_permutes)
+    route = _reshard(start, end, on, sizes or {}, prices)
     if not sub_axes:
         return route
     for finer, parts in refinements(on, {*start.tensor.dims, *end.tensor.dims}):
         axes_of = {**(sizes or {}), **finer.sizes}
         ends = refined(start, parts), refined(end, parts)
         table = on_parts(prices_of(prices), parts)
-        other = _reshard(*ends, finer, axes_of, table, idle_permutes)
+        other = _reshard(*ends, finer, axes_of, table)
         if other.price.coefficient < route.price.coefficient:
             route = other
     return route
@@ -209,15 +206,12 @@ def reshard_cost(
     prices: str | Prices = "link",
     *,
     sub_axes: bool = False,
-    idle_permutes: bool = True,
 ) -> Fraction:
     """Give what one device pays for the cheapest route between two layouts, in the list's unit.
 
     Raises `ShardlangError` as `reshard` does, and where a dim has no size (SH351).
     """
-    return reshard(
-        source, target, mesh, sizes, prices, sub_axes=sub_axes, idle_permutes=idle_permutes
-    ).cost
+    return reshard(source, target, mesh, sizes, prices, sub_axes=sub_axes).cost
 
 
 def _reshard(
@@ -226,9 +220,8 @@ def _reshard(
     mesh: Mesh,
     sizes: Mapping[str, int],
     prices: str | Prices,
-    idle_permutes: bool,
 ) -> Route:
-    graph = layouts(source, mesh, sizes, prices, idle_permutes=idle_permutes, symbolic=True)
+    graph = layouts(source, mesh, sizes, prices, symbolic=True)
     for array in (source, target):
         check_layout(array, mesh, sizes)
     weight = graph.distance(source.layout, target.layout)

@@ -234,8 +234,7 @@ class Search:
 class Space:
     """All states of a tensor of some rank on a mesh, with exact distances.
 
-    `fits[d][mask]` says whether the axes of a mask divide dim d. With `idle_permutes` off, a Permute
-    keeps the set of axes that split something.
+    `fits[d][mask]` says whether the axes of a mask divide dim d.
     """
 
     def __init__(
@@ -243,15 +242,12 @@ class Space:
         axes: Sequence[AxisInfo],
         fits: Sequence[Sequence[bool]],
         prices: Tariff,
-        *,
-        idle_permutes: bool = True,
     ) -> None:
         """Number the ordered subsets of the axes; no state is made yet."""
         self.axes = tuple(info.axis for info in axes)
         self.rank = len(fits)
         self.fits = fits
         self.tariff = prices
-        self.idle_permutes = idle_permutes
         many = len(axes)
         self.full = (1 << many) - 1
         self.ones = sum(1 << a for a, info in enumerate(axes) if info.size == 1)
@@ -278,7 +274,7 @@ class Space:
         self._within: dict[int, list[int]] = {}
         self._forward: dict[int, list[Edge]] = {}
         self._backward: dict[int, list[Edge]] = {}
-        self._members: dict[tuple[tuple[int, ...], int, int], list[int]] = {}
+        self._members: dict[tuple[tuple[int, ...], int], list[int]] = {}
         self._hubs: dict[int, list[int]] = {}
         self._from: dict[int, Search] = {}
         self._to: dict[int, Search] = {}
@@ -453,7 +449,7 @@ class Space:
         above = node >> self.high
         shape = tuple(self.counts[index] for index in dims)
         allowed = self.full & ~(above & self.full)
-        key = (shape, allowed, -1 if self.idle_permutes else split)
+        key = (shape, allowed)
         members = self._members.get(key)
         if members is None:
             members = self._members[key] = self._arrangements(*key)
@@ -481,14 +477,13 @@ class Space:
                 edges.append((other | above << self.high, weight))
         return edges
 
-    def _arrangements(self, shape: tuple[int, ...], allowed: int, exactly: int) -> list[int]:
+    def _arrangements(self, shape: tuple[int, ...], allowed: int) -> list[int]:
         """List the ways to split dims into given numbers of shards, as states with no partials."""
         found: list[int] = []
 
         def place(dim: int, free: int, code: int) -> None:
             if dim == self.rank:
-                if exactly in (-1, allowed & ~free):
-                    found.append(code)
+                found.append(code)
                 return
             for index in self._by_count[shape[dim]]:
                 mask = self.masks[index]

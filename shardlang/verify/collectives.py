@@ -143,7 +143,7 @@ def _unordered(found: Groups) -> Groups:
 
 
 def _moves(source: Array, target: Array, numbers: Numbers) -> Groups:
-    """List the pairs (sender, receiver): the n-th holder of a block sends to its n-th user."""
+    """List the pairs (sender, receiver): who has its block keeps it, the others pair up in order."""
 
     def holders(array: Array) -> dict[tuple[int, ...], list[int]]:
         table: dict[tuple[int, ...], list[int]] = {}
@@ -156,7 +156,13 @@ def _moves(source: Array, target: Array, numbers: Numbers) -> Groups:
 
     moving = {*source.layout.split_axes, *target.layout.split_axes}
     have, want = holders(source), holders(target)
-    pairs = (pair for block, users in want.items() for pair in zip(have[block], users, strict=True))
+    pairs: list[tuple[int, int]] = []
+    for block, users in want.items():
+        stay = set(users) & set(have[block])
+        senders = (device for device in have[block] if device not in stay)
+        receivers = (device for device in users if device not in stay)
+        pairs += [(device, device) for device in stay]
+        pairs += zip(senders, receivers, strict=True)
     return tuple(sorted(pairs))
 
 

@@ -44,6 +44,7 @@ from shardlang.backends.jax.template import (
     MAIN_WHOLE,
     MODULE,
 )
+from shardlang.backends.jax.varying import unproven
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
@@ -60,7 +61,7 @@ from shardlang.ir.ops import (
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Statement
-from shardlang.ir.types import Array, Dim, DTYPES, Layout, Tensor
+from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Tensor
 from shardlang.source import Span
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -194,6 +195,7 @@ class _Module:
         self._scope = Scope(letters.one, self._size, names_of_axes, letters.of)
         self._leaves = tuple(leaf.array for leaf in plan.program.leaves)
         self._has_backward = bool(plan.backward or plan.gradients or plan.cotangents)
+        self._unproven: list[tuple[Array, tuple[Axis, ...]]] = []
 
     # Names and sizes
 
@@ -267,14 +269,6 @@ class _Module:
     def _permute(self, step: Step, source: str) -> Item:
         """Write a permutation of shards, computed from both layouts when the code is traced."""
         have, want = step.inputs[0], step.output
-        lost = set(have.layout.split_axes) - set(want.layout.split_axes)
-        if lost:
-            names = ", ".join(sorted(axis.name for axis in lost))
-            text = (
-                f"`{statement(step)}`: after a Permute JAX can't tell that the value is the same "
-                f"along {names}; use AllGather and Slice"
-            )
-            raise self._defect(text, step.span)
         split = {*have.layout.split_axes, *want.layout.split_axes}
         moving = [axis for axis in self._numbers.axes if axis in split]
         axes = names_of_axes(moving)
@@ -361,6 +355,8 @@ class _Module:
     def text(self) -> str:
         """Write the whole module."""
         again, saved = self._check_sources()
+        gradients = (gradient.gradient for gradient in self._plan.gradients)
+        self._unproven = unproven(self._plan, (*self._plan.outputs, *saved, *gradients))
         check = self._check()
         # Any pass may be the first to need the size of a dim, and then all take the sizes.
         self._pass(self._plan.forward, self._original.forward)
@@ -561,6 +557,20 @@ class _Module:
             raise self._defect("there is not one cotangent an output")
         return tuple(names[array.name] for array in cotangents)
 
+    def _unchecked(self) -> list[str]:
+        """Say why JAX can't check what leaves the devices, where it can't."""
+        if not self._unproven:
+            return []
+        ends = [
+            f"{self._names[array]} along {', '.join(axis.name for axis in axes)}"
+            for array, axes in self._unproven
+        ]
+        text = (
+            "By JAX's types what a ppermute makes varies along all axes that it ran over, and no cast "
+            f"says otherwise. These are in fact the same: {'; '.join(ends)}."
+        )
+        return [f"    {comment(line)}" for line in wrap(text, 90)]
+
     def _leaf_specs(self, again: tuple[Array, ...]) -> Item:
         return parens(*(partition_spec(x.layout) for x in again))
 
@@ -594,6 +604,8 @@ class _Module:
             "static_sizes": ", _sizes(inputs)" if sized else "",
             "leaves": parens(*read),
             "leaf_specs": self._leaf_specs(again),
+            "unchecked_why": "\n".join(self._unchecked()),
+            "unchecked": ", check_vma=False" if self._unproven else "",
             "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
             "vjp_cotangents": "\n".join(renamed),
             "vjp_gradients": "\n".join(returned),

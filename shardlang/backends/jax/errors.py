@@ -91,6 +91,30 @@ class NoSizes(Mistake):
 
 
 @dataclass(frozen=True)
+class ShardsApart(Mistake):
+    """A Permute between layouts that split a dim into different numbers of shards at these sizes."""
+
+    code: ClassVar[str] = "SH609"
+    title: ClassVar[str] = "no permutation of shards"
+
+    step: str
+    dim: str
+    before: int
+    after: int
+
+    def message(self) -> str:
+        """Name the step, the dim and both numbers."""
+        return (
+            f"`{self.step}` sends whole shards, and at these sizes {self.dim} has {self.before} "
+            f"shards before it and {self.after} after it"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "lower the program at the sizes that it is to run at"
+
+
+@dataclass(frozen=True)
 class TooManyDims(Mistake):
     """A step with more dims than an einsum has letters."""
 

@@ -94,7 +94,8 @@ def _shard_moves(axes, source, target):
     """List who sends its shard to whom, so that the layout `source` becomes `target`.
 
     A layout gives, for each dim, the axes that split it, outermost first. Devices are numbered
-    along `axes`, the first one outermost, as lax.ppermute numbers them.
+    along `axes`, the first one outermost, as lax.ppermute numbers them. Whoever already has what it
+    needs keeps it.
     """
     sizes = [lax.axis_size(axis) for axis in axes]
 
@@ -112,7 +113,13 @@ def _shard_moves(axes, source, target):
         return table
 
     have, want = holders(source), holders(target)
-    return [move for block in want for move in zip(have[block], want[block], strict=True)]
+    moves = []
+    for block, users in want.items():
+        kept = [device for device in users if device in have[block]]
+        senders = [device for device in have[block] if device not in kept]
+        others = [device for device in users if device not in kept]
+        moves += [(device, device) for device in kept] + list(zip(senders, others, strict=True))
+    return moves
 ''',
 }
 """Definitions of helpers by name; those that layouts need stand here too."""

@@ -2,11 +2,13 @@
 
 Sizes that nobody gives are small and divide whatever splits them anywhere in the plan. Raises
 `SH601` where a size that was given does not divide, `SH602` where it is no size at all, `SH607` and
-`SH608` where sizes that belong together can't be chosen so.
+`SH608` where sizes that belong together can't be chosen so, `SH609` where axes that a Permute puts in
+each other's place differ in size.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ from shardlang.backends.jax.errors import (
     BadSize,
     failure,
     NoSizes,
+    ShardsApart,
     SizeDoesNotDivide,
     SizesApart,
 )
 from shardlang.backends.jax.relations import Relations
-from shardlang.ir.plan import Plan
-from shardlang.ir.printer import size_expr
+from shardlang.ir.ops import Permute
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.printer import size_expr, statement
 from shardlang.ir.size import BinOp, Name, SizeExpr
 from shardlang.ir.types import Array, Axis, Dim, subscript
 from shardlang.source import Span
@@ -188,7 +192,8 @@ def shrink(
     """Give small sizes of the same kind, for a run on one machine.
 
     Axes keep their size while the mesh has at most `devices` devices; else each shrinks to 2 (or
-    to its least factor, where it splits a dim that stays), and to 1 from the seventh on. Dims
+    to its least factor, where it splits a dim that stays), and to 1 from the seventh on, but stays
+    larger where a Permute puts it in the place of others. Dims
     become small, with different sizes for neighbours, but for the fixed ones and what hangs
     together with them. Dims and axes named in `keep` stay too.
     """
@@ -206,8 +211,36 @@ def shrink(
             size = axes[axis]
             least = next(n for n in range(2, size + 1) if size % n == 0) if axis in tight else 2
             axes[axis] = least if big.index(axis) < 6 else 1
+        if next(_apart(plan, axes), None) is not None:
+            axes = _together(plan, numbers.axes, axes)
     dims = sizing.solve(values, axes, (2, 1, 3))
     return numbers if isinstance(dims, tuple) else Numbers(axes, dims, numbers.chosen)
+
+
+def _apart(plan: Plan, axes: Mapping[Axis, int]) -> Iterator[tuple[Step, Dim, int, int]]:
+    """Go through the Permutes that are none at some sizes: a dim has other shards than before."""
+    for _, step in plan.steps():
+        if not isinstance(step.op, Permute):
+            continue
+        for dim in step.output.tensor.dims:
+            before, after = (
+                math.prod(axes[axis] for axis in array.axes(dim))
+                for array in (step.inputs[0], step.output)
+            )
+            if before != after:
+                yield step, dim, before, after
+
+
+def _together(plan: Plan, whole: Mapping[Axis, int], small: Mapping[Axis, int]) -> dict[Axis, int]:
+    """Give the fewest devices with which every Permute is one; no axis has less than in `small`."""
+    choices = [
+        [n for n in range(small[axis], size + 1) if size % n == 0] for axis, size in whole.items()
+    ]
+    for sizes in sorted(itertools.product(*choices), key=lambda sizes: (math.prod(sizes), sizes)):
+        axes = dict(zip(whole, sizes, strict=True))
+        if next(_apart(plan, axes), None) is None:
+            return axes
+    return dict(whole)
 
 
 def fitted(
@@ -280,7 +313,7 @@ def _placed(plan: Plan) -> Iterator[tuple[Array, Span | None]]:
 
 
 def _check(plan: Plan, numbers: Numbers) -> None:
-    """Raise where a dim is not divided by what splits it."""
+    """Raise where a dim is not divided by what splits it, or a Permute has none to send to."""
     for array, span in _placed(plan):
         for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
             parts = numbers.parts(axes)
@@ -288,3 +321,5 @@ def _check(plan: Plan, numbers: Numbers) -> None:
                 text = subscript(axes).removeprefix("_")
                 mistake = SizeDoesNotDivide(str(array), dim.name, numbers.dims[dim], text, parts)
                 raise failure(plan, mistake, span)
+    for step, dim, before, after in _apart(plan, numbers.axes):
+        raise failure(plan, ShardsApart(statement(step), dim.name, before, after), step.span)

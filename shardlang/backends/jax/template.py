@@ -25,7 +25,8 @@ def make_mesh(devices=None, axes=None) -> Mesh:
 def _on_devices(mesh, function, in_specs, out_specs):
     """Map a function over a mesh: each device runs it on its own shards."""
     mesh = Mesh(mesh.devices, mesh.axis_names)  # Auto axes: inputs in any sharding are brought in
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+@unchecked_why@
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs@unchecked@)
 ''',
     "arrays": '''
 def _arrays(arrays, table):

@@ -25,6 +25,7 @@ _MORE = (
     " `shardlang hardware A B` compares."
 )
 _INDENT = "  "
+_NARROWEST = 20
 
 
 def amount(value: float, unit: str, shape: tuple[int, ...] = ()) -> str:
@@ -141,9 +142,9 @@ def _joined(chip: Hardware) -> str:
 
 
 def _one(chip: Hardware, width: int) -> Iterator[str]:
-    yield f"{chip.title} ({chip.name})"
+    yield from wrap(f"{chip.title} ({chip.name})", width)
     if chip.topology is not None:
-        yield chip.topology.rule()
+        yield from wrap(chip.topology.rule(), width)
     if chip.variants:
         yield from wrap(f"variants: {', '.join(chip.variants)}", width)
     rows = [
@@ -153,12 +154,13 @@ def _one(chip: Hardware, width: int) -> Iterator[str]:
     names = max(len(key) for key, *_ in rows)
     values = max(len(value) for _, value, *_ in rows)
     margin = f"{_INDENT}{'':<{names}}  {'':<{values}}  "
+    room = max(width - len(margin), _NARROWEST)
     yield ""
     for key, value, meaning, figure in rows:
-        said = wrap(meaning, width - len(margin))
+        said = wrap(meaning, room)
         yield f"{_INDENT}{key:<{names}}  {value:>{values}}  {said[0]}"
         source = f"source: {_source(figure)}"
-        for line in (*said[1:], *wrap(source, width - len(margin))):
+        for line in (*said[1:], *wrap(source, room)):
             yield margin + line
     derived = list(_derived(chip))
     if derived:

@@ -124,9 +124,7 @@ class _Reader:
         for name, own in self._variants(place, table).items():
             if name in variants:
                 self._bad(place, "basis", f"has the name of a variant, {name}")
-            inherited = replace(
-                chip, name=f"{chip.name}:{name}", title=f"{chip.title}, {name} figures"
-            )
+            inherited = replace(chip, name=f"{chip.name}:{name}")
             variants[name] = self._own(place.variant(name), own, inherited)
         chip = self._complete(chip, variants, basis)
         variants = {
@@ -170,10 +168,12 @@ class _Reader:
             for key, kind in FIGURES.items()
             if key in table
         }
-        title = table.get("title")
+        title = table.get("title", inherited.title)
+        if not isinstance(title, str):
+            self._bad(place, "title", "must be a text")
         return replace(
             inherited,
-            title=title if isinstance(title, str) else inherited.title,
+            title=str(title),
             flops={**inherited.flops, **self._peaks(place, table.get("flops"))},
             figures={**inherited.figures, **figures},
             kind=self._topology(place, table) or inherited.kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -587,7 +588,22 @@ def test_hardware_as_json(shardlang):
     """`hardware --format json` is JSON."""
     result = shardlang("hardware", "tpu_v5p", "--format", "json")
 
-    assert json.loads(result.out)
+    (chip,) = json.loads(result.out)["hardware"]
+    assert chip["name"] == "tpu_v5p"
+    assert chip["figures"]["W_ici"]["value"] == 1.8e11
+    assert chip["figures"]["pod"]["shape"] == [16, 20, 28]
+    assert chip["derived"]["C/W_ici"] == {"value": 2550, "unit": "FLOP/B"}
+
+
+def test_hardware_compares(shardlang):
+    """`hardware A B` sets chips side by side, in every format."""
+    text = shardlang("hardware", "tpu_v5p", "tpu_v5p:spec")
+
+    assert text.out.split()[:2] == ["tpu_v5p", "tpu_v5p:spec"]
+    assert re.search(r"^C/W_ici +2550 +2295$", text.out, re.MULTILINE)
+    for form in ("json", "markdown", "latex"):
+        result = shardlang("hardware", "tpu_v5p", "h100", "--format", form)
+        assert (result.status, "2550" in result.out) == (0, True)
 
 
 def test_unknown_hardware(shardlang):

@@ -7,9 +7,10 @@ for what stands in words; formulas use commands only.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
-from shardlang.backends.report_tables import blocks, Cell
+from shardlang.backends.report_tables import Block, blocks, Cell
 from shardlang.backends.units import amount
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import digits, Formula, parts
@@ -53,13 +54,19 @@ def render(report: Report, *, notebook: bool = False) -> str:
     """Print a report as LaTeX; `notebook` gives the totals alone, as one displayed formula."""
     if notebook:
         return _display(report)
-    lines = ["% The cost of a plan, made by shardlang. Every figure is of one device."]
-    for block in blocks(report):
+    about = "The cost of a plan, made by shardlang. Every figure is of one device."
+    return tables(about, blocks(report))
+
+
+def tables(about: str, blocks: Iterable[Block]) -> str:
+    """Print tables as LaTeX, with a comment that says what they are."""
+    lines = [f"% {about}"]
+    for block in blocks:
         lines += ["", rf"\paragraph{{{escape(block.title)}}}\mbox{{}}", ""]
         if block.rows:
             skip = {i for i, column in enumerate(block.columns) if column == "reason"}
             heads = [c for i, c in enumerate(block.columns) if i not in skip]
-            form = "".join("r" if column in block.numbers else "l" for column in heads)
+            form = "".join(_form(column, block) for column in heads)
             lines += [rf"\begin{{tabular}}{{{form}}}", r"\hline"]
             lines += [" & ".join(escape(head) for head in heads) + r" \\", r"\hline"]
             for row in block.cells:
@@ -69,6 +76,12 @@ def render(report: Report, *, notebook: bool = False) -> str:
         for note in block.notes:
             lines += ["", escape(note)]
     return "\n".join(lines) + "\n"
+
+
+def _form(column: str, block: Block) -> str:
+    if column in block.wide:
+        return rf"p{{{0.6 / len(block.wide):.2g}\linewidth}}"
+    return "r" if column in block.numbers else "l"
 
 
 def escape(text: str) -> str:

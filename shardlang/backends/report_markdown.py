@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from shardlang.backends.report_tables import blocks
+from shardlang.backends.report_tables import Block, blocks
 from shardlang.cost.report import Report
 
 
 def render(report: Report) -> str:
     """Print a report as Markdown."""
-    lines = ["# Cost", ""]
-    for block in blocks(report):
-        lines += [f"## {block.title}", ""]
+    return tables("Cost", blocks(report))
+
+
+def tables(title: str, blocks: Iterable[Block]) -> str:
+    """Print tables as Markdown, under a heading."""
+    lines = [f"# {title}", ""]
+    for block in blocks:
+        lines += [f"## {_plain(block.title)}", ""]
         if block.rows:
             lines.append(_row(block.columns))
             lines.append(_row(["---:" if c in block.numbers else "---" for c in block.columns]))

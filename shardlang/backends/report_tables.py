@@ -32,6 +32,8 @@ Cell = str | Formula | Array | Condition
 class Block:
     """A titled table: `code` columns hold formulas and notation, `numbers` are flush right.
 
+    `wide` columns hold sentences, which may be broken into lines.
+
     `cells` are the rows with formulas and arrays as objects; `rows` the same as text.
     """
 
@@ -41,6 +43,7 @@ class Block:
     code: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    wide: tuple[str, ...] = field(default=())
 
     @property
     def rows(self) -> list[list[str]]:

@@ -102,19 +102,41 @@ class BadFigure(Mistake):
 
 
 @dataclass(frozen=True)
+class SparsePeak(Mistake):
+    """A peak that counts the zeros of sparse matrices as work: twice the dense one."""
+
+    code: ClassVar[str] = "SH509"
+    title: ClassVar[str] = "sparse peak"
+
+    chip: str
+    figure: str
+
+    def message(self) -> str:
+        """Name the figure and the chip."""
+        return f"the figure '{self.figure}' of '{self.chip}' is a peak for sparse matrices"
+
+    def hint(self) -> str:
+        """Say what belongs there."""
+        return "give the dense peak; with 2:4 sparsity, data sheets print twice of it"
+
+
+@dataclass(frozen=True)
 class NotOneChip(Mistake):
-    """A file with no chip, or with several and no choice."""
+    """A file with no chip, with several and no choice, or without the one that is chosen."""
 
     code: ClassVar[str] = "SH506"
     title: ClassVar[str] = "which chip"
 
     path: str
     chips: tuple[str, ...]
+    chosen: str = ""
 
     def message(self) -> str:
-        """Say how many there are."""
+        """Say how many there are, or what is not among them."""
         if not self.chips:
             return f"'{self.path}' describes no chip"
+        if self.chosen:
+            return f"'{self.path}' describes no chip '{self.chosen}', but {', '.join(self.chips)}"
         return f"'{self.path}' describes several chips: {', '.join(self.chips)}"
 
     def hint(self) -> str:

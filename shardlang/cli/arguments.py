@@ -180,6 +180,23 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
     )
 
 
+def add_model(parser: ArgumentParser) -> None:
+    """Add how collectives are priced."""
+    group = parser.add_argument_group("cost model")
+    group.add_argument(
+        "--model",
+        choices=("book", "link"),
+        default="book",
+        help="the book's bytes (default), or what one device sends, with (n-1)/n (link; hops, latency, "
+        "wraparound and switches are not modelled yet)",
+    )
+    group.add_argument(
+        "--overlap",
+        choices=("axes",),
+        help="axes: collectives over different axes overlap each other",
+    )
+
+
 def add_output(parser: ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """Add how and where the result is written."""
     group = parser.add_argument_group("output")

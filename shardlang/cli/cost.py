@@ -18,19 +18,7 @@ def configure(parser: ArgumentParser) -> None:
     """Declare the options."""
     options.add_source(parser)
     options.add_lowering(parser)
-    group = parser.add_argument_group("cost model")
-    group.add_argument(
-        "--model",
-        choices=("book", "link"),
-        default="book",
-        help="the book's bytes (default), or what one device sends, with (n-1)/n (link; hops, latency, "
-        "wraparound and switches are not modelled yet)",
-    )
-    group.add_argument(
-        "--overlap",
-        choices=("axes",),
-        help="axes: collectives over different axes overlap each other",
-    )
+    options.add_model(parser)
     options.add_output(parser)
 
 

@@ -1,0 +1,68 @@
+"""What can be wrong with a question to a report: an unknown symbol, a constraint (SH52x)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Mistake
+
+
+@dataclass(frozen=True)
+class UnknownSymbol(Mistake):
+    """`--for Q` where no formula has a Q."""
+
+    code: ClassVar[str] = "SH521"
+    title: ClassVar[str] = "unknown symbol"
+
+    name: str
+    nearest: str | None
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which name it is."""
+        return f"no formula of this program has a '{self.name}'"
+
+    def hint(self) -> str:
+        """Offer the nearest name, or all of them."""
+        if self.nearest is not None:
+            return f"did you mean '{self.nearest}'?"
+        return f"there are {', '.join(self.known)}"
+
+
+@dataclass(frozen=True)
+class BadConstraint(Mistake):
+    """`--with` that is no product of the chosen axes and what it equals."""
+
+    code: ClassVar[str] = "SH522"
+    title: ClassVar[str] = "no constraint"
+
+    text: str
+    why: str
+
+    def message(self) -> str:
+        """Say what is wrong with it."""
+        return f"'{self.text}' fixes no product of axes: {self.why}"
+
+    def hint(self) -> str:
+        """Show how one is written."""
+        return "write --over X,Y --with 'X*Y=N', or with a number in place of N"
+
+
+@dataclass(frozen=True)
+class NotAnAxis(Mistake):
+    """`--over B` where B is no mesh axis."""
+
+    code: ClassVar[str] = "SH523"
+    title: ClassVar[str] = "not an axis"
+
+    name: str
+    axes: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which name it is."""
+        return f"'{self.name}' is no axis of this program's mesh"
+
+    def hint(self) -> str:
+        """List the axes."""
+        return f"its axes are {', '.join(self.axes)}" if self.axes else "it has no mesh axes"

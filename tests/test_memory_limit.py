@@ -108,6 +108,26 @@ def test_the_book_keeps_what_the_save_line_names():
     assert 4 == len(gathers(searched))
 
 
+def test_what_the_other_choice_holds_and_moves():
+    """`cost` says it of a weight that is kept and of one that is not, in the book's bytes."""
+    for strategy in ("book", "optimal"):
+        kept = strategy == "book" and "save all, W_out\n"
+        plan = sl.lower(sl.parse(f"{kept or ''}{FSDP}"), strategy, memory_limit=KEEPING)
+        again = sl.lower(sl.parse(print_plan(plan)))
+        found = [(a.at, a.instead, a.cheaper_when) for a in again.alternatives]
+
+        assert found == [(a.at, a.instead, a.cheaper_when) for a in plan.alternatives]
+        assert (
+            "W_out[F, D] kept for the backward pass",
+            f"make it again there (save all{'' if kept else ', W_in'})",
+            "2*D*F bytes are short: it costs moving 2*D*F",
+        ) in found
+    (first, _) = sl.lower(sl.parse(f"save all, W_out\n{FSDP}")).alternatives
+    assert "W_in[D, F] in the backward pass" == first.at
+    assert "keep it from the forward pass (save all, W_in, W_out)" == first.instead
+    assert "2*D*F more bytes fit: it saves moving 2*D*F" == first.cheaper_when
+
+
 def test_some_values_and_a_weight_are_saved():
     """`save Tmp, W_out` keeps Tmp and W_out's copies: nothing else is there in the backward pass."""
     plan = sl.lower(sl.parse(f"save Tmp, W_out\n{FSDP}"))

@@ -20,12 +20,13 @@ class SizesNeeded(Mistake):
     title: ClassVar[str] = "a size is missing"
 
     names: tuple[str, ...]
+    what: str = "the cheapest way"
 
     def message(self) -> str:
         """Say which sizes are missing."""
         listed = ", ".join(self.names)
         verb = "has" if len(self.names) == 1 else "have"
-        return f"the cheapest way depends on the sizes, and {listed} {verb} none"
+        return f"{self.what} depends on the sizes, and {listed} {verb} none"
 
     def hint(self) -> str:
         """Say how to give one."""

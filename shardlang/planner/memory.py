@@ -55,7 +55,8 @@ def peak(plan: Plan) -> Fraction:
     known = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
     found = total.value(known)
     if found is None:
-        raise wrong(SizesNeeded(tuple(sorted(total.names - set(known)))))
+        names = tuple(sorted(total.names - set(known)))
+        raise wrong(SizesNeeded(names, "the memory that is needed"))
     return found
 
 

@@ -442,6 +442,18 @@ def test_keep_gathered(shardlang):
     assert (twice, once) == (4, 2)
 
 
+def test_memory_limit(shardlang):
+    """`--memory-limit` takes the units of sizes; what does not fit is an error, also by the rules."""
+    for strategy in ("book", "optimal"):
+        options = ("--strategy", strategy, "--memory-limit")
+        assert shardlang("lower", MLP, *options, "1.5 GiB").status == 0
+        refused = shardlang("lower", MLP, *options, "500MB")
+        assert (refused.status, refused.out) == (1, "")
+        assert "SH357" in refused.err
+    for wrong in ("95GX", "0", "", "much"):
+        assert shardlang("lower", MLP, "--memory-limit", wrong).status == 2
+
+
 # fmt
 
 

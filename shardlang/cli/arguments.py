@@ -85,7 +85,7 @@ def duration(text: str) -> float:
 def memory(text: str) -> Fraction:
     """Read bytes: `95GB`, `90GiB`, `16_000MB`, or a bare number."""
     try:
-        found = value(re.sub(r"\s*B?\s*\Z", "", text))
+        found = value(re.sub(r"B?\Z", "", text.replace(" ", "")))
     except ArgumentTypeError:
         found = Fraction(0)
     if found <= 0:

@@ -17,7 +17,7 @@ from shardlang.ir.types import Array
 from shardlang.passes.backward import backward, BackwardResult
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
-from shardlang.passes.keep import keep, named
+from shardlang.passes.keep import alternatives, keep, named
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
@@ -41,7 +41,8 @@ def lower(
     reporter = Reporter(program.source)
     plan = _lower(keep(program, keep_gathered), strategy, reporter, forward_only=forward_only)
     reporter.raise_if_errors()
-    return named(plan)
+    plan = named(plan)
+    return replace(plan, alternatives=(*plan.alternatives, *alternatives(plan)))
 
 
 def check(

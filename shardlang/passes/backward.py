@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Reporter
-from shardlang.ir.ops import Coefficient, Linear, Relayout
+from shardlang.ir.ops import Coefficient, Linear
 from shardlang.ir.plan import Alternative, Gradient, Step
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Layout, Tensor
@@ -18,7 +18,6 @@ from shardlang.passes.adjoint import adjoint, differentiable, gradient_of, Line,
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.reshard import route
-from shardlang.rules.price import book_bytes
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,9 @@ def backward(
             reason = Reason("gradient", f"the gradient of {leaf.array.name} lives as it does")
             made = state.obtain(gradient, own, reason, leaf.span)
             gradients.append(Gradient(leaf.array, made))
-    alternatives = (*state.alternatives, *_regathered(forward, state))
-    return BackwardResult(tuple(state.steps), tuple(cotangents), tuple(gradients), alternatives)
+    return BackwardResult(
+        tuple(state.steps), tuple(cotangents), tuple(gradients), tuple(state.alternatives)
+    )
 
 
 def _line(state: Lowering, line: Line) -> None:
@@ -170,20 +170,3 @@ def _kept(program: Program, forward: Lowering, state: Lowering) -> None:
                 state.at_hand.setdefault(name, []).append(array)
     for arrays in state.at_hand.values():
         arrays.sort(key=lambda array: array.layout != forward.home[array.name])
-
-
-def _regathered(forward: Lowering, state: Lowering) -> list[Alternative]:
-    """List the copies that both passes make, with what keeping them would save and hold."""
-    made = {step.output: step for step in forward.steps if isinstance(step.op, Relayout)}
-    found: list[Alternative] = []
-    for step in state.steps:
-        if isinstance(step.op, Relayout) and step.is_collective and step.output in made:
-            moved = book_bytes(step.op, step.inputs[0], step.output)
-            found.append(
-                Alternative(
-                    f"{step.output} in the backward pass",
-                    "keep it from the forward pass (--keep-gathered weights)",
-                    f"{step.output.local_bytes} more bytes fit: it saves moving {moved}",
-                )
-            )
-    return found

@@ -6,20 +6,17 @@ which its backward pass reads one. Here is found which they are, and what keepin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from shardlang.ir.ops import Mask, Relayout, Slice
 from shardlang.ir.plan import Alternative, Plan, Step
-from shardlang.ir.program import Program
+from shardlang.ir.program import Program, Save
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 from shardlang.passes.live import mark_critical
 from shardlang.rules.price import book_bytes
-
-KEPT = "kept for the backward pass"
-"""What alternatives to keeping end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +67,72 @@ def keep(program: Program, keep_gathered: bool | None) -> Program:
 
 
 def named(plan: Plan) -> Plan:
-    """Give a plan whose program names the parameters whose copies are kept, and says what each costs."""
+    """Give a plan whose program names the parameters whose copies are kept."""
     found = kept_copies(plan.program, plan.forward, plan.backward)
-    program = plan.program.keeping([kept.leaf.name for kept in found])
-    others = [_alternative(kept, program) for kept in found]
-    known = [other for other in plan.alternatives if not other.at.endswith(KEPT)]
-    return replace(plan, program=program, alternatives=(*known, *others))
+    return replace(plan, program=plan.program.keeping([kept.leaf.name for kept in found]))
 
 
-def _alternative(kept: Kept, program: Program) -> Alternative:
-    """Say what making a parameter's copies again would save and cost."""
-    left = program.save.names - {kept.leaf.name}
-    rest = replace(program.save, names=left).words
-    line = f"save {', '.join(rest)}" if rest else "no save line"
-    held = _summed(copy.local_bytes for copy in kept.copies)
-    moved = _summed(
+def alternatives(plan: Plan) -> tuple[Alternative, ...]:
+    """Say of each parameter whose copies both passes need what the other choice holds and moves."""
+    save, found = plan.program.save, list[Alternative]()
+    for again in _made_twice(plan):
+        held, moved = _held(again), _moved(again)
+        line = _line(save.names | {again.leaf.name}, save)
+        found.append(
+            Alternative(
+                f"{_listed(again)} in the backward pass",
+                f"keep it from the forward pass ({line})",
+                f"{held} more bytes fit: it saves moving {moved}",
+            )
+        )
+    for kept in kept_copies(plan.program, plan.forward, plan.backward):
+        line = _line(save.names - {kept.leaf.name}, save)
+        found.append(
+            Alternative(
+                f"{_listed(kept)} kept for the backward pass",
+                f"make it again there ({line})",
+                f"{_held(kept)} bytes are short: it costs moving {_moved(kept)}",
+            )
+        )
+    return tuple(found)
+
+
+def _made_twice(plan: Plan) -> Iterator[Kept]:
+    """Go through the parameters with copies that both passes communicate for, as if they were kept."""
+    made = {step.output for step in plan.forward if isinstance(step.op, Relayout)}
+    for leaf in plan.program.leaves:
+        if leaf.kind == "param":
+            steps = [
+                step
+                for step in plan.backward
+                if isinstance(step.op, Relayout)
+                and step.output.name == leaf.array.name
+                and step.output in made
+            ]
+            inner = {array for step in steps for array in step.inputs}
+            read = {a for step in plan.backward if step not in steps for a in step.inputs}
+            copies = [s.output for s in steps if s.output not in inner or s.output in read]
+            if any(step.is_collective for step in steps):
+                yield Kept(leaf.array, tuple(copies), tuple(steps))
+
+
+def _line(names: Collection[str], save: Save) -> str:
+    """Write the `save` line with other names."""
+    words = replace(save, names=frozenset(names)).words
+    return f"save {', '.join(words)}" if words else "save all"
+
+
+def _listed(kept: Kept) -> str:
+    return ", ".join(map(str, kept.copies))
+
+
+def _held(kept: Kept) -> str:
+    return _summed(copy.local_bytes for copy in kept.copies)
+
+
+def _moved(kept: Kept) -> str:
+    return _summed(
         book_bytes(s.op, s.inputs[0], s.output) for s in kept.steps if isinstance(s.op, Relayout)
-    )
-    copies = ", ".join(map(str, kept.copies))
-    return Alternative(
-        f"{copies} {KEPT}",
-        f"gather it again ({line})",
-        f"{held} bytes are short: it costs moving {moved}",
     )
 
 

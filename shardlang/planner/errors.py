@@ -20,12 +20,13 @@ class SizesNeeded(Mistake):
     title: ClassVar[str] = "a size is missing"
 
     names: tuple[str, ...]
+    what: str = "the cheapest way"
 
     def message(self) -> str:
         """Say which sizes are missing."""
         listed = ", ".join(self.names)
         verb = "has" if len(self.names) == 1 else "have"
-        return f"the cheapest way depends on the sizes, and {listed} {verb} none"
+        return f"{self.what} depends on the sizes, and {listed} {verb} none"
 
     def hint(self) -> str:
         """Say how to give one."""
@@ -144,9 +145,12 @@ class TooMuchMemory(Mistake):
         parts = ", ".join(f"{_PARTS.get(n, n)} {amount(size, 'B')}" for n, size in self.parts)
         arrays = ", ".join(f"{name} {amount(size, 'B')}" for name, size in self.largest)
         more = f"; the largest that the backward pass reads: {arrays}" if arrays else ""
+        limit, peak = amount(self.limit, "B"), amount(self.peak, "B")
+        if limit == peak:
+            limit, peak = (f"{float(size):,.0f} B" for size in (self.limit, self.peak))
         return (
-            f"no plan was found that takes {amount(self.limit, 'B')} a device or less: the leanest "
-            f"takes {amount(self.peak, 'B')} ({parts}{more})"
+            f"no plan was found that takes {limit} a device or less: the leanest takes {peak} "
+            f"({parts}{more})"
         )
 
     def hint(self) -> str:

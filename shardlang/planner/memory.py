@@ -6,7 +6,8 @@ and its bound stays a bound. Else plans are looked for that hold less:
 
 - of every plan found, those that make copies of some parameters again (all sets of a few parameters,
   else those dropped first that hold most for what they save moving);
-- the best plans in which no copies are kept, or those alone that are asked for;
+- the best plans in which no copies are kept, or those alone that are asked for, and the best with each
+  set of a few;
 - the best plans with a price on every byte that an operation reads or makes, from a price so high
   that memory alone counts down to the least with which something fits.
 
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from math import prod
 from time import monotonic
 
 from shardlang.cost.memory import kept_for_backward, memory, MemoryFormulas, Storage
@@ -28,17 +30,17 @@ from shardlang.ir.plan import Fit, Plan
 from shardlang.passes.keep import kept_copies, regathered
 from shardlang.planner.errors import placed, SizesNeeded, TooMuchMemory, wrong
 from shardlang.planner.overlap import MATH, weighted
-from shardlang.planner.prices import Prices
+from shardlang.planner.prices import Moved, Prices
 from shardlang.planner.solve import Aim, solve, Task
 
 SUBSETS = 5
-"""Up to so many parameters every set of them is tried."""
+"""Of so many parameters every set is tried on the same ways."""
 
-STEEP = Fraction(1 << 12)
-"""A price of a byte held so high, against what a plan moves, that little else counts."""
+SEARCHED = 3
+"""Of so many parameters there is a search for every set."""
 
-ROUNDS = 7
-"""How often the interval between a price that is too low and one that is enough is halved."""
+LOW, HIGH = -10, 12
+"""Powers of 2 of the price of a byte held, against one that is moved: little else counts at the highest."""
 
 SHOWN = 3
 """How many arrays an error lists."""
@@ -53,7 +55,8 @@ def peak(plan: Plan) -> Fraction:
     known = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
     found = total.value(known)
     if found is None:
-        raise wrong(SizesNeeded(tuple(sorted(total.names - set(known)))))
+        names = tuple(sorted(total.names - set(known)))
+        raise wrong(SizesNeeded(names, "the memory that is needed"))
     return found
 
 
@@ -78,7 +81,7 @@ def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: fl
     pool = _Pool(task, aim, limit)
     pool.offer(free)
     if pool.best is None:
-        _look(pool, monotonic() + budget)
+        _look(pool, free, monotonic() + budget)
     if pool.best is None:
         raise wrong(_too_much(pool.leanest, pool.least, limit))
     best, (cost, *_) = pool.best, aim.of(pool.best)
@@ -155,20 +158,33 @@ class _Question:
     rate: Fraction | None
     kept: frozenset[str]
 
+    def ask(self, pool: _Pool, lean: Fraction, end: float) -> bool:
+        """Search, with a price for each byte held, in half of the time that is left."""
+        budget = max(end - monotonic(), 0.0) / 2
+        plan = solve(
+            pool.task, self.prices, rate=self.rate, budget=budget, kept=self.kept, lean=lean
+        )
+        return pool.spread(plan)
 
-def _look(pool: _Pool, end: float) -> None:
+
+def _look(pool: _Pool, free: Plan, end: float) -> None:
     """Fill the pool until time is over or there is nothing more to try."""
-    task = pool.task
-    for book in task.books:
-        pool.spread(book)
+    task, sums = pool.task, _sums(pool.aim)
+    for plan in (free, *task.books):
+        pool.spread(plan)
     questions = [
-        _Question(prices, rate, kept)
-        for kept in dict.fromkeys((task.must, task.may))
-        for prices, rate in _sums(pool.aim)
+        _Question(*each, kept) for kept in dict.fromkeys((task.must, task.may)) for each in sums
     ]
     for number, question in enumerate(questions):
         share = monotonic() + max(end - monotonic(), 0.0) / (len(questions) - number)
         _price_memory(pool, question, share)
+    held = kept_copies(free.program, free.forward, free.backward)
+    names = sorted({each.leaf.name for each in held} - task.must)
+    for many in range(1, len(names) if len(names) <= SEARCHED else 0):
+        for chosen in combinations(names, many):
+            for each in sums:
+                if monotonic() < end:
+                    _Question(*each, task.must.union(chosen)).ask(pool, Fraction(0), end)
 
 
 def _sums(aim: Aim) -> list[tuple[Prices, Fraction | None]]:
@@ -184,39 +200,27 @@ def _sums(aim: Aim) -> list[tuple[Prices, Fraction | None]]:
 
 def _price_memory(pool: _Pool, question: _Question, end: float) -> None:
     """Look for the least price of a byte held with which a plan fits, and for what fits on the way."""
-
-    def attempt(lean: Fraction) -> bool:
-        plan = solve(
-            pool.task,
-            question.prices,
-            rate=question.rate,
-            budget=max(end - monotonic(), 0.0) / 2,
-            kept=question.kept,
-            lean=lean,
-        )
-        return pool.spread(plan)
-
-    if attempt(Fraction(0)):
+    if question.ask(pool, Fraction(0), end):
         return
     rate = _rate(pool, question)
-    low, high = -12, 12
-    if monotonic() > end or not attempt(rate * STEEP):
+    low, high = LOW, HIGH
+    if monotonic() > end or not question.ask(pool, rate * 2**HIGH, end):
         return
-    for _ in range(ROUNDS):
+    while high - low > 1 and monotonic() < end:
         middle = (low + high) // 2
-        if monotonic() > end or middle in (low, high):
-            return
-        if attempt(rate * Fraction(2) ** middle):
+        if question.ask(pool, rate * Fraction(2) ** middle, end):
             high = middle
         else:
             low = middle
 
 
 def _rate(pool: _Pool, question: _Question) -> Fraction:
-    """Give the price of a byte held with which memory counts about as much as what is moved."""
-    plan = pool.task.books[-1]
-    (moved, *_) = replace(pool.aim, objective="serial" if question.rate else "bytes").of(plan)
-    return (moved or Fraction(1)) / (peak(plan) or 1)
+    """Give what a byte costs that is gathered over the whole mesh: held bytes are priced around it."""
+    size = pool.least or Fraction(1)
+    axes = tuple(info for info in pool.leanest.program.mesh.axes if info.size != 1)
+    many = prod(info.size or 1 for info in axes)
+    price = question.prices.all_gather(Moved(size / many, size, axes, many)) if axes else 0
+    return Fraction(price) / size or Fraction(1)
 
 
 def _too_much(plan: Plan, taken: Fraction, limit: Fraction) -> TooMuchMemory:

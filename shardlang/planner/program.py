@@ -20,7 +20,7 @@ from shardlang.hardware.catalogue import load_hardware
 from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
-from shardlang.passes.keep import kept_copies
+from shardlang.passes.keep import alternatives, kept_copies
 from shardlang.planner.errors import NoHardware, placed, wrong
 from shardlang.planner.memory import plan_within
 from shardlang.planner.overlap import plan_overlapped
@@ -60,7 +60,8 @@ def best_plan(
         raise placed(error, program) from None
     if plan.proof is None:
         return plan
-    return replace(plan, proof=replace(plan.proof, holdings=_holdings(plan, table)))
+    proof = replace(plan.proof, holdings=_holdings(plan, table))
+    return replace(plan, proof=proof, alternatives=alternatives(plan))
 
 
 def _aim(

@@ -255,8 +255,7 @@ class Bound:
                 vector = np.full(len(at.charge[slot]), NEVER)
                 np.minimum.at(vector, states, total)
                 moved = np.floor(vector / (len(later) + 1 - left))
-                moved[vector >= NEVER / 2] = 0.0
-                at.charge[slot] -= moved
+                self._charge(at, slot, -moved)
                 total -= moved[states]
             return
         value = self.problem.values[index]
@@ -269,10 +268,20 @@ class Bound:
             side = found.sources if slots[slot].source else found.targets
             vector = side[slots[slot].place]
             assert vector is not None
-            limit = found.least + 4 * self.problem.most
-            moved = np.floor(np.minimum(vector, limit) / len(later))
-            moved[at.allowed[slot] > 0] = 0.0
-            at.charge[slot] += moved
+            limit = found.least + self.problem.most
+            self._charge(at, slot, np.floor(np.minimum(vector, limit) / len(later)))
+
+    def _charge(self, at: Charges, slot: int, more: Vector) -> None:
+        """Add to the charges of a slot.
+
+        Charges of all its states alike say nothing, and none needs to be above what a plan may cost:
+        so that sums of them stay exact, the least charge is nothing, and the others end there.
+        """
+        charge = at.charge[slot] + more
+        left = at.allowed[slot] == 0.0
+        charge -= charge[left].min()
+        charge[~left] = 0.0
+        at.charge[slot] = np.minimum(charge, self.problem.most)
 
     def shrink(self, at: Charges, limit: float) -> bool:
         """Bring the bound up to date, and drop the ways that are in no plan below a limit.

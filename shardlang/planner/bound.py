@@ -22,6 +22,9 @@ from shardlang.planner.network import NEVER
 from shardlang.planner.trees import Given, Marginals, Trees
 
 
+_REACH = float(3 << 51)
+"""How large the charges of all places of a value may get together."""
+
 _NARROW = 480
 """In how few states a value is looked at in these alone."""
 
@@ -263,25 +266,28 @@ class Bound:
         later = [s for s in own if (self.rank["operation", slots[s].op] > here) == forward]
         if not later or all(s in at.single for s in own):
             return
-        found = self.marginals(at, index)
-        for slot in later:
+        for left, slot in enumerate(reversed(later), 1):
+            found = self.marginals(at, index)
             side = found.sources if slots[slot].source else found.targets
             vector = side[slots[slot].place]
             assert vector is not None
             limit = found.least + self.problem.most
-            self._charge(at, slot, np.floor(np.minimum(vector, limit) / len(later)))
+            share = len(later) + 1 - left
+            self._charge(at, slot, np.floor(np.minimum(vector, limit) / share))
 
     def _charge(self, at: Charges, slot: int, more: Vector) -> None:
         """Add to the charges of a slot.
 
-        Charges of all its states alike say nothing, and none needs to be above what a plan may cost:
-        so that sums of them stay exact, the least charge is nothing, and the others end there.
+        Charges of all its states alike say nothing, and none needs to be far above what a plan may
+        cost: the least charge is nothing, and the others end where sums of them would not be exact.
         """
+        value = self.problem.values[self.problem.slots[slot].value]
+        most = _REACH // (len(value.sources) + len(value.targets))
         charge = at.charge[slot] + more
         left = at.allowed[slot] == 0.0
         charge -= charge[left].min()
         charge[~left] = 0.0
-        at.charge[slot] = np.minimum(charge, self.problem.most)
+        at.charge[slot] = np.minimum(charge, min(most, 2 * self.problem.most))
 
     def shrink(self, at: Charges, limit: float) -> bool:
         """Bring the bound up to date, and drop the ways that are in no plan below a limit.

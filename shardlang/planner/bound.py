@@ -22,6 +22,9 @@ from shardlang.planner.network import NEVER
 from shardlang.planner.trees import Given, Marginals, Trees
 
 
+_REACH = float(3 << 51)
+"""How large the charges of all places of a value may get together."""
+
 _NARROW = 480
 """In how few states a value is looked at in these alone."""
 
@@ -255,8 +258,7 @@ class Bound:
                 vector = np.full(len(at.charge[slot]), NEVER)
                 np.minimum.at(vector, states, total)
                 moved = np.floor(vector / (len(later) + 1 - left))
-                moved[vector >= NEVER / 2] = 0.0
-                at.charge[slot] -= moved
+                self._charge(at, slot, -moved)
                 total -= moved[states]
             return
         value = self.problem.values[index]
@@ -264,15 +266,28 @@ class Bound:
         later = [s for s in own if (self.rank["operation", slots[s].op] > here) == forward]
         if not later or all(s in at.single for s in own):
             return
-        found = self.marginals(at, index)
-        for slot in later:
+        for left, slot in enumerate(reversed(later), 1):
+            found = self.marginals(at, index)
             side = found.sources if slots[slot].source else found.targets
             vector = side[slots[slot].place]
             assert vector is not None
-            limit = found.least + 4 * self.problem.most
-            moved = np.floor(np.minimum(vector, limit) / len(later))
-            moved[at.allowed[slot] > 0] = 0.0
-            at.charge[slot] += moved
+            limit = found.least + self.problem.most
+            share = len(later) + 1 - left
+            self._charge(at, slot, np.floor(np.minimum(vector, limit) / share))
+
+    def _charge(self, at: Charges, slot: int, more: Vector) -> None:
+        """Add to the charges of a slot.
+
+        Charges of all its states alike say nothing, and none needs to be far above what a plan may
+        cost: the least charge is nothing, and the others end where sums of them would not be exact.
+        """
+        value = self.problem.values[self.problem.slots[slot].value]
+        most = _REACH // (len(value.sources) + len(value.targets))
+        charge = at.charge[slot] + more
+        left = at.allowed[slot] == 0.0
+        charge -= charge[left].min()
+        charge[~left] = 0.0
+        at.charge[slot] = np.minimum(charge, min(most, 2 * self.problem.most))
 
     def shrink(self, at: Charges, limit: float) -> bool:
         """Bring the bound up to date, and drop the ways that are in no plan below a limit.

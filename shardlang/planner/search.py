@@ -4,6 +4,10 @@ It starts from the book plan's own ways, improves an operation at a time, reads 
 of the bound while that rises, and where a gap is left splits the ways of an operation and goes on with
 the part of the lowest bound. It can stop at any time with the best plan so far and the least that any
 plan costs.
+
+Where the bound comes nearer to the best plan slowly, the search supposes that there is a plan below a
+cost half way between the two. Few ways are in such plans, so that this is soon settled: either one is
+found, and then the best of all is among them, or there is none, and that cost is a bound.
 """
 
 from __future__ import annotations
@@ -26,6 +30,12 @@ Assignment = dict[int, int]
 PATIENCE = 6
 """Rounds of sweeps without a rise worth mentioning before the search branches."""
 
+
+SLOW = 0.2
+"""The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
+
+GUESSES = 3
+"""How many suppositions the search makes before it goes on without."""
 
 TIES = 3
 """Rounds and branchings that are spent on ties once no plan can move less."""
@@ -51,6 +61,8 @@ class Search:
     late: Callable[[], bool]
     best: Assignment = field(default_factory=dict[int, int])
     cost: float = float("inf")
+    guess: float = float("inf")
+    """What the plans cost less than that are looked at."""
     nodes: int = 0
     sweeps: int = 0
     _known: dict[object, Marginals] = field(default_factory=dict[object, Marginals])
@@ -172,7 +184,7 @@ class Search:
     @property
     def limit(self) -> float:
         """What a bound has to reach so that nothing better is left: costs are multiples."""
-        return self.cost - FINEST + 1
+        return min(self.cost - FINEST + 1, self.guess)
 
     def run(self, begin: Assignment) -> Found:
         """Search until the bound meets the best plan or time is over."""
@@ -181,33 +193,53 @@ class Search:
         self.offer(self.improve(self.best, everything))
         root = everything.copy()
         root.bound = self.bound.least(root)
+        if not self._raise(root, everything, slow=SLOW):
+            return self._found(self.cost)
+        lowest = root.bound
+        for left in reversed(range(GUESSES + 1)):
+            if self.settled(lowest):
+                left = 0
+            self.guess = lowest + (self.cost - lowest) / 2 if left else float("inf")
+            rest = self._explore(root.copy(), everything)
+            if rest is not None or self.cost <= self.guess:
+                lowest = self.cost if rest is None else max(lowest, min(rest, self.guess))
+                break
+            lowest = self.guess
+        return self._found(lowest)
+
+    def _found(self, lowest: float) -> Found:
+        return Found(self.best, self.cost, min(lowest, self.cost), self.nodes, self.sweeps)
+
+    def _explore(self, root: Charges, everything: Charges) -> float | None:
+        """Search the plans below the limit; give the least that those not looked at cost, if any."""
         heap: list[tuple[float, int, Charges]] = []
         order = count()
         if self._raise(root, everything):
             heappush(heap, (root.bound, next(order), root))
-        lowest = self.cost
         while heap:
             bound, _, at = heappop(heap)
             if bound >= self.limit:
                 break
             if self.late() or (self.settled(bound) and self.nodes >= TIES):
-                lowest = bound
-                break
+                return bound
             self.nodes += 1
             for child in self.branch(at):
                 if self._raise(child, everything, rounds=8):
                     heappush(heap, (child.bound, next(order), child))
-        return Found(self.best, self.cost, min(lowest, self.cost), self.nodes, self.sweeps)
+        return None
 
     def settled(self, bound: float) -> bool:
         """Say whether only ties are left: by FLOPs, and by the number of collectives."""
         digit = self.problem.scale.digit
         return bound // digit == self.cost // digit
 
-    def _raise(self, at: Charges, everything: Charges, rounds: int = 1000) -> bool:
+    def _raise(
+        self, at: Charges, everything: Charges, rounds: int = 1000, slow: float = 0.0
+    ) -> bool:
         """Raise a bound until it meets the best plan, rises no more, or time is over.
 
-        Says whether something better may be left.
+        It ends as well when it closes less than a part of the gap that is `slow`. Says whether
+        something better may be left.
         """
         still = proven = 0
         for turn in range(rounds):
@@ -226,6 +258,8 @@ class Search:
                     return False
             gap = self.cost - before
             still = still + 1 if at.bound - before < 0.01 * gap else 0
+            if turn > 1 and at.bound - before < slow * gap:
+                return at.bound < self.limit
             if still >= PATIENCE or all(len(d.ways) == 1 for d in at.domains.values()):
                 return at.bound < self.limit
         return at.bound < self.limit

@@ -81,6 +81,7 @@ def lower(
     objective: Literal["bytes", "time", "serial"] = "bytes",
     hardware: str | None = None,
     budget: float | None = None,
+    sub_axes: bool | None = None,
 ) -> Plan:
     """Infer the collectives of forward and backward, and give the plan.
 
@@ -91,7 +92,8 @@ def lower(
     `optimal` searches for the plan of least bytes by the price list `prices` (`book`, `link` or one's
     own), or of least time on `hardware`
     (T_overlapped, or T_serial for `serial`), for at most `budget` seconds; its `proof` says how far it
-    can be from the best. All sizes must be known. Raises `ShardlangError`.
+    can be from the best. `sub_axes` lets it split X=4 into X1=2, X2=2 where that is cheaper, by default
+    where at most 3 axes come out; the plan is then one on that mesh. All sizes must be known. Raises `ShardlangError`.
     """
     from shardlang.passes import lower as lower_program
 
@@ -110,6 +112,7 @@ def lower(
             objective=objective,
             hardware=hardware,
             budget=budget,
+            sub_axes=sub_axes,
             keep_gathered=keep_gathered,
             forward_only=forward_only,
         )

@@ -14,6 +14,9 @@ FORMATS = ("text", "json", "latex", "markdown")
 STRATEGIES = ("book", "optimal")
 """What `--strategy` takes: the book's rules, or a search over all plans."""
 
+SUB_AXES = {"yes": True, "no": False}
+"""What `--sub-axes` takes, and whether axes may be split into parts then."""
+
 _NAME = r"[^\W\d]\w*'*"
 _VALUE = re.compile(
     r"(?P<number>[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE](?P<power>[+-]?[0-9]+))?"
@@ -140,6 +143,14 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
         metavar="10s",
         type=duration,
         help=described("how long to search; the best so far is given with its gap (optimal)"),
+    )
+    group.add_argument(
+        "--sub-axes",
+        choices=tuple(SUB_AXES),
+        help=described(
+            "split mesh axes into parts where that is cheaper, or don't (optimal; by default where at "
+            "most 3 axes come out)"
+        ),
     )
     group.add_argument(
         "--pass",

@@ -7,7 +7,7 @@ from argparse import Namespace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.cli.arguments import Setting
+from shardlang.cli.arguments import Setting, SUB_AXES
 from shardlang.cli.streams import complain, UsageError
 from shardlang.diagnostics import ShardlangError
 from shardlang.source import Source
@@ -127,6 +127,7 @@ def lower_program(program: Program, arguments: Namespace) -> Plan:
             prices=arguments.prices,
             objective=arguments.objective,
             budget=arguments.budget,
+            sub_axes=SUB_AXES.get(arguments.sub_axes),
             keep_gathered=arguments.keep_gathered is not None,
             forward_only=arguments.passes == "forward",
         )

@@ -30,6 +30,7 @@ from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.errors import NoHardware, wrong
+from shardlang.planner.parts import best_of_parts
 from shardlang.planner.prices import price, Prices, prices_of, seconds
 from shardlang.planner.problem import build, total_of, UnplannableError
 from shardlang.planner.reshard import extent
@@ -52,13 +53,15 @@ def best_plan(
     budget: float | None = None,
     keep_gathered: bool = False,
     forward_only: bool = False,
+    sub_axes: bool | None = None,
 ) -> Plan:
     """Find the plan of least bytes, or of least time on the program's hardware or the one given.
 
-    Prices are in bytes here; `plan_program` takes others. Raises `ShardlangError`, also where times
+    `sub_axes` says whether axes may be split into parts; by default where few are (see `parts`). Prices are in bytes here; `plan_program` takes others. Raises `ShardlangError`, also where times
     are asked for and no hardware is known.
     """
-    try:
+
+    def find(program: Program, budget: float) -> Plan:
         return _best_plan(
             program,
             prices,
@@ -68,6 +71,10 @@ def best_plan(
             keep_gathered=keep_gathered,
             forward_only=forward_only,
         )
+
+    limit = BUDGET if budget is None else budget
+    try:
+        return best_of_parts(program, find, sub_axes=sub_axes, budget=limit)
     except ShardlangError as error:
         raise _placed(error, program) from None
 
@@ -86,13 +93,12 @@ def _best_plan(
     prices: str | Prices,
     objective: Objective,
     hardware: str | None,
-    budget: float | None,
+    budget: float,
     *,
     keep_gathered: bool,
     forward_only: bool,
 ) -> Plan:
     table, rate = prices_of(prices), None
-    limit = BUDGET if budget is None else budget
     if objective != "bytes":
         table, rate = _on_hardware(program, hardware or program.hardware, table)
     if objective == "time":
@@ -103,7 +109,7 @@ def _best_plan(
             program,
             table,
             rate,
-            budget=limit,
+            budget=budget,
             keep_gathered=keep_gathered,
             forward_only=forward_only,
         )
@@ -111,7 +117,7 @@ def _best_plan(
         program,
         table,
         rate=rate,
-        budget=limit,
+        budget=budget,
         keep_gathered=keep_gathered,
         forward_only=forward_only,
     )
@@ -128,7 +134,7 @@ def _on_hardware(program: Program, hardware: str | None, prices: Prices) -> tupl
         speed = chip.get(figure)
         if speed is None:
             raise wrong(NoHardware(figure))
-        bandwidths[info.axis.name] = Fraction(speed) * info.links
+        bandwidths[info.wire.name] = Fraction(speed) * info.links
     peak = chip.peak(program.dtype.name) or chip.get("C")
     if not peak:
         raise wrong(NoHardware("flops"))

@@ -82,6 +82,7 @@ def lower(
     hardware: str | None = None,
     budget: float | None = None,
     memory_limit: float | Fraction | None = None,
+    sub_axes: bool | None = None,
 ) -> Plan:
     """Infer the collectives of forward and backward, and give the plan.
 
@@ -94,7 +95,9 @@ def lower(
     `optimal` searches for the plan of least T_overlapped on `hardware` (`objective` `time`), T_serial
     (`serial`) or bytes moved (`bytes`), by the price list `prices` (`book`, `link` or one's own), for at
     most `budget` seconds; the default is `time` where the hardware is known, else `bytes`. Its `proof`
-    says how far it can be from the best. All sizes must be known. Raises `ShardlangError`.
+    says how far it can be from the best. `sub_axes` lets it split X=4 into X1=2, X2=2 where that is
+    cheaper, by default where at most 3 axes come out; the plan is then one on that mesh. All sizes must
+    be known. Raises `ShardlangError`.
     """
     if sizes:
         from shardlang.frontend.parser import parse as parse_source
@@ -112,6 +115,7 @@ def lower(
             hardware=hardware,
             budget=budget,
             memory_limit=memory_limit,
+            sub_axes=sub_axes,
             keep_gathered=keep_gathered,
             forward_only=forward_only,
         )

@@ -87,8 +87,9 @@ def size(node: SizeExpr) -> str:
 
 def _axis(axis: AxisDecl) -> str:
     text = axis.name.text + ("" if axis.size is None else f"={size(axis.size)}")
-    text += "" if axis.network is None else f"@{axis.network.text}"
-    return text + ("" if axis.links is None else f"*{axis.links.text}")
+    for note in axis.notes:
+        text += f"@{note.name.text}" + ("" if note.argument is None else f"*{note.argument.text}")
+    return text
 
 
 def item(node: Item) -> str:

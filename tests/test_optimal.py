@@ -471,7 +471,8 @@ def test_the_four_schemes(scheme):
     mesh, text, *expected = MLP[scheme]
     for batch, cost in zip((4096, 64), expected, strict=True):
         program = sl.parse(f"mesh {mesh}\ndims B={batch}, D=512, F=2048\n{text}\n")
-        plan, book = sl.lower(program, "optimal", keep_gathered=False), sl.lower(program)
+        plan = sl.lower(program, "optimal", keep_gathered=False, sub_axes=False)
+        book = sl.lower(program)
 
         assert plan.proof is not None
         assert plan.proof.optimal
@@ -525,7 +526,7 @@ def test_weights_stay_and_activations_move():
 def test_examples_are_solved(name, objective, prices):
     """Each example's best plan is proven, is legal, and costs what `cost` says it does."""
     program = sl.load(EXAMPLES / f"{name}.shd")
-    plan = sl.lower(program, "optimal", objective=objective, prices=prices)
+    plan = sl.lower(program, "optimal", objective=objective, prices=prices, sub_axes=False)
 
     assert plan.proof is not None
     assert plan.proof.optimal

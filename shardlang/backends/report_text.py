@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from shardlang.backends.report_tables import LIMITS
 from shardlang.backends.units import amount, count, si, UNITS
 from shardlang.cost.report import PASSES, Report
+from shardlang.ir.printer import notes
 
 NO_BREAK = "\u00a0"
 GAP = 2
@@ -114,10 +115,7 @@ class _Printer:
         for info in report.axes:
             size = report.mesh[info.axis.name]
             text = info.axis.name if size is None else f"{info.axis}={count(size)}"
-            links = f"({info.links})" if info.links != 1 else ""
-            axes.append(
-                text + (f" @{info.network}{links}" if links or info.network != "ici" else "")
-            )
+            axes.append(text + notes(info))
         if axes:
             yield from self.labelled("mesh", ", ".join(axes))
         if report.dims:

@@ -16,6 +16,8 @@ STRATEGIES = ("book", "optimal")
 
 KEEPING = {"none": False, "weights": True}
 """What `--keep-gathered` takes, and whether gathered weights are kept then."""
+SUB_AXES = {"yes": True, "no": False}
+"""What `--sub-axes` takes, and whether axes may be split into parts then."""
 
 _NAME = r"[^\W\d]\w*'*"
 _VALUE = re.compile(
@@ -156,6 +158,14 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
         metavar="10s",
         type=duration,
         help=described("how long to search; the best so far is given with its gap (optimal)"),
+    )
+    group.add_argument(
+        "--sub-axes",
+        choices=tuple(SUB_AXES),
+        help=described(
+            "split mesh axes into parts where that is cheaper, or don't (optimal; by default where at "
+            "most 3 axes come out)"
+        ),
     )
     group.add_argument(
         "--pass",

@@ -7,7 +7,7 @@ from argparse import Namespace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.cli.arguments import KEEPING, Setting
+from shardlang.cli.arguments import KEEPING, Setting, SUB_AXES
 from shardlang.cli.streams import complain, UsageError
 from shardlang.diagnostics import ShardlangError
 from shardlang.source import Source
@@ -128,4 +128,5 @@ def lower_program(program: Program, arguments: Namespace) -> Plan:
         objective=arguments.objective,
         budget=arguments.budget,
         memory_limit=arguments.memory_limit,
+        sub_axes=SUB_AXES.get(arguments.sub_axes),
     )

@@ -1,7 +1,7 @@
 """Pricing: from a plan to its report, each step once, then the sums.
 
 The bandwidth of an axis is `M_X*W_ici`, with M_X the number of hardware axes that it spans (its
-`links`, 1 where nothing is said); that of several axes is the sum. A `@dcn` axis has `W_dcn` (times
+`links`, 1 where nothing is said); that of several axes is the sum, parts of one axis counting once. A `@dcn` axis has `W_dcn` (times
 its links, if it has more than one). In a collective over axes of both networks the slower governs:
 it is priced as if all of it crossed the `@dcn` axes, once, since they share a chip's one way out.
 """
@@ -165,7 +165,7 @@ class Pricing:
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
-        infos = [self.info[axis] for axis in axes]
+        infos = list({self.info[axis].wire: self.info[axis] for axis in axes}.values())
         slow = [info for info in infos if info.network == "dcn"]
         figures = self.symbols.figures
         if slow:
@@ -247,10 +247,15 @@ class Pricing:
         """Give T_comms: the sum, or the busiest axis' sum where axes overlap."""
         if self.overlap is None:
             return Formula.sum(seconds for _, seconds in groups.values())
-        axes = dict.fromkeys(axis for key in groups for axis in key)
+        wires = {self.symbols.of[info.axis.name]: info.wire for info in self.axes}
+        busy = dict.fromkeys(wires[axis] for key in groups for axis in key)
         return Formula.largest(
-            Formula.sum(seconds for key, (_, seconds) in groups.items() if axis in key)
-            for axis in axes
+            Formula.sum(
+                seconds
+                for key, (_, seconds) in groups.items()
+                if any(wires[axis] == wire for axis in key)
+            )
+            for wire in busy
         )
 
     def memory(self, formulas: MemoryFormulas) -> dict[str, Quantity]:
@@ -305,14 +310,14 @@ class Pricing:
         """Warn where the mesh needs more axes of the interconnect than the chip has."""
         assert self.hardware is not None
         have = self.hardware.get("ici_axes")
-        spans: dict[str, Fraction] = {}
+        spans: dict[Axis, Fraction] = {}
         for info in self.axes:
             size = self.known.get(self.symbols.of[info.axis.name])
             if info.network == "ici" and size is not None and size > 1:
-                spans[info.axis.name] = self.known[self.symbols.links(info.axis)]
+                spans[info.wire] = self.known[self.symbols.links(info.axis)]
         needed = sum(spans.values())
         if have is not None and needed > have:
-            listed = ", ".join(f"{n} ({m})" if m != 1 else n for n, m in spans.items())
+            listed = ", ".join(f"{n} ({m})" if m != 1 else str(n) for n, m in spans.items())
             yield (
                 f"the mesh axes {listed} take {needed} axes of the interconnect, and"
                 f" {self.hardware.name} has {have:g}: their times count links of its own for each,"

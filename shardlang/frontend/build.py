@@ -34,6 +34,7 @@ from shardlang.frontend.parse_errors import (
 )
 from shardlang.frontend.syntax import (
     AxisDecl,
+    AxisNote,
     Binary,
     Call,
     Definition,
@@ -181,13 +182,6 @@ class _Size:
     value: Fraction | None
     depth: int
     written: str
-    span: Span
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Network:
-    name: Word
-    links: Word | None
     span: Span
 
 
@@ -574,42 +568,37 @@ class Builder:
         axes = tuple(p for p in parts if isinstance(p, AxisDecl))
         return MeshDecl(axes, _span_of(parts[0]).join(axes[-1].span))
 
-    def axis(self, parts: list[_Name | Token | _Size | _Network]) -> AxisDecl:
+    def axis(self, parts: list[_Name | Token | _Size | AxisNote]) -> AxisDecl:
         """Read `X`, `X=16`, `X=16 @ici(2)`."""
         name = parts[0]
         assert isinstance(name, _Name)
         size: SizeExpr | None = None
         written = ""
-        network: _Network | None = None
+        notes: list[AxisNote] = []
         span = name.span
         for part in parts[1:]:
             match part:
                 case _Size():
                     size, written = part.expr, part.written
-                case _Network():
-                    network = part
+                case AxisNote():
+                    notes.append(part)
                 case _:
                     pass
             span = span.join(_span_of(part))
-        return AxisDecl(
-            name.joined(),
-            size,
-            None if network is None else network.name,
-            None if network is None else network.links,
-            span,
-            written,
-        )
+        return AxisDecl(name.joined(), size, tuple(notes), span, written)
 
-    def network(self, parts: list[Token | _Name]) -> _Network:
-        """Read `@dcn`, `@ici(2)`."""
+    def note(self, parts: list[Token | _Name]) -> AxisNote:
+        """Read `@dcn`, `@ici(2)`, `@part(X)`."""
         name = parts[1]
         assert isinstance(name, _Name)
-        links = None
-        if len(parts) > 2:
+        argument = None
+        if len(parts) > 2 and isinstance(parts[3], _Name):
+            argument = parts[3].joined()
+        elif len(parts) > 2:
             number = _token(parts[3])
             _exact(number)
-            links = Word(str(number), _span(number))
-        return _Network(name.joined(), links, _span_of(parts[0]).join(_span_of(parts[-1])))
+            argument = Word(str(number), _span(number))
+        return AxisNote(name.joined(), argument, _span_of(parts[0]).join(_span_of(parts[-1])))
 
     def hardware(self, parts: list[Token]) -> HardwareDecl:
         """Read `hardware tpu_v5p`, or a path, perhaps in quotes."""

@@ -204,7 +204,7 @@ class BadNetwork(Mistake):
 
     def hint(self) -> str | None:
         """Show the forms."""
-        return "write @ici, @ici(2) for an axis over two torus axes, or @dcn"
+        return "write @ici, @ici(2) for an axis over two torus axes, @dcn, or @part(X)"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import declaration_errors, errors
@@ -112,21 +112,24 @@ def axis_names(line: MeshLine) -> tuple[str, ...]:
 
 
 def axis_info(decl: AxisDecl, size: int | None, reporter: Reporter) -> AxisInfo:
-    """Give what is declared of an axis: its size, its network and how many links it spans."""
-    network = "ici"
-    if decl.network is not None:
-        if decl.network.text.lower() == "dcn":
-            network = "dcn"
-        elif decl.network.text.lower() != "ici":
-            reporter.report(decl.network.span, declaration_errors.BadNetwork(decl.network.text))
-    links = 1
-    if decl.links is not None:
-        text = decl.links.text
-        if text.isdecimal() and len(text) < 4 and int(text) > 0:
-            links = int(text)
+    """Give what is declared of an axis: its size, network and links, and what it is a part of."""
+    network: Literal["ici", "dcn"] = "ici"
+    links, whole = 1, None
+    seen: set[str] = set()
+    for note in decl.notes:
+        name, argument = note.name.text.lower(), "" if note.argument is None else note.argument.text
+        kind = "part" if name == "part" else "network"
+        counts = argument.isdecimal() and len(argument) < 4 and int(argument) > 0
+        if kind in seen:
+            reporter.report(note.span, declaration_errors.DeclaredTwice(kind, note.text))
+        elif kind == "part" and argument and not argument.isdecimal():
+            whole = Axis(argument)
+        elif name in ("ici", "dcn") and (note.argument is None or counts):
+            network, links = ("dcn" if name == "dcn" else "ici"), int(argument or 1)
         else:
-            reporter.report(decl.links.span, declaration_errors.BadNetwork(f"{network}({text})"))
-    return AxisInfo(Axis(decl.name.text), size, network, links)
+            reporter.report(note.span, declaration_errors.BadNetwork(note.text))
+        seen.add(kind)
+    return AxisInfo(Axis(decl.name.text), size, network, links, whole)
 
 
 def only(items: Iterable[Item], kind: type[Line], what: str, reporter: Reporter) -> Line | None:

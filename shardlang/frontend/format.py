@@ -219,11 +219,7 @@ class _Spelling:
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
-        if axis.network is not None:
-            text += f" @{axis.network.text}"
-        if axis.links is not None:
-            text += f"({axis.links.text})"
-        return text
+        return text + "".join(f" @{note.text}" for note in axis.notes)
 
     def _tensor(self, ref: TensorRef, *, leaf: bool = False) -> str:
         text = "" if ref.name is None else ref.name.text

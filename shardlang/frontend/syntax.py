@@ -152,13 +152,26 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisNote:
+    """`@dcn`, `@ici(2)`, `@part(X)`."""
+
+    name: Word
+    argument: Word | None
+    span: Span
+
+    @property
+    def text(self) -> str:
+        """What stands behind the `@`."""
+        return self.name.text + ("" if self.argument is None else f"({self.argument.text})")
+
+
+@dataclass(frozen=True, slots=True)
 class AxisDecl:
     """`X`, `X=16`, `P=2 @dcn`, `X=16 @ici(2)`; `written` is the size with its numbers as written."""
 
     name: Word
     size: SizeExpr | None
-    network: Word | None
-    links: Word | None
+    notes: tuple[AxisNote, ...]
     span: Span
     written: str = field(default="", compare=False)
 

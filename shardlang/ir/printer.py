@@ -158,9 +158,15 @@ def statement(step: Step) -> str:
 def axis_declaration(info: AxisInfo) -> str:
     """Print an axis as the `mesh` line has it: `X=16 @ici(2)`."""
     size = "" if info.size is None else f"={info.size}"
+    return f"{info.axis}{size}{notes(info)}"
+
+
+def notes(info: AxisInfo) -> str:
+    """Print what the `mesh` line says of an axis after its size: ` @part(X) @ici(2)`, or nothing."""
+    part = "" if info.whole is None else f" @part({info.whole})"
     links = f"({info.links})" if info.links != 1 else ""
     network = f" @{info.network}{links}" if info.network != "ici" or links else ""
-    return f"{info.axis}{size}{network}"
+    return part + network
 
 
 def declarations(program: Program) -> list[str]:

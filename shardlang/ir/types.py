@@ -42,13 +42,19 @@ class AxisInfo:
     """What the mesh declares of one axis.
 
     `size` None is a symbol. `network` is the wire that the axis runs over; `links` is the number of
-    hardware axes it spans (the book's M_X).
+    hardware axes it spans (the book's M_X). `whole` is the axis that this is a part of.
     """
 
     axis: Axis
     size: int | None = None
     network: Literal["ici", "dcn"] = "ici"
     links: int = 1
+    whole: Axis | None = None
+
+    @property
+    def wire(self) -> Axis:
+        """The axis whose links it uses: parts of one axis share them."""
+        return self.whole or self.axis
 
 
 @dataclass(frozen=True, slots=True)

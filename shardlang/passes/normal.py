@@ -1,12 +1,13 @@
-"""Axes of size 1 split nothing: their places in layouts go before anything is inferred."""
+"""Programs on other axes: with those of size 1 left out, or with each axis written as its parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from shardlang.ir.ops import Coefficient, Linear, Relayout
 from shardlang.ir.program import Program, Statement, Use
-from shardlang.ir.types import Array, Axis, Layout
+from shardlang.ir.types import Axis, Layout
 
 
 def drop_unit_axes(program: Program) -> Program:
@@ -20,25 +21,31 @@ def drop_unit_axes(program: Program) -> Program:
         left = old.unreduced - unit
         return Layout(sharding, left, old.reduction if left else "sum")
 
+    made = with_layouts(program, layout)
+    shrunk = (_shrink(statement, unit) for statement in made.statements)
+    return replace(made, statements=tuple(s for s in shrunk if s is not None))
+
+
+def with_layouts(program: Program, layout: Callable[[Layout], Layout]) -> Program:
+    """Give a program with every layout in it changed; what it states of collectives stays."""
+
     def use(old: Use) -> Use:
         return old if old.layout is None else replace(old, layout=layout(old.layout))
 
     leaves = tuple(
-        replace(leaf, array=Array(leaf.array.tensor, layout(leaf.array.layout)))
+        replace(leaf, array=leaf.array.with_layout(layout(leaf.array.layout)))
         for leaf in program.leaves
     )
-    statements: list[Statement] = []
-    for statement in program.statements:
-        new = replace(
+    statements = tuple(
+        replace(
             statement,
             operands=tuple(use(operand) for operand in statement.operands),
             target=None if statement.target is None else layout(statement.target),
             hint=None if statement.hint is None else layout(statement.hint),
         )
-        shrunk = _shrink(new, unit)
-        if shrunk is not None:
-            statements.append(shrunk)
-    return replace(program, leaves=leaves, statements=tuple(statements))
+        for statement in program.statements
+    )
+    return replace(program, leaves=leaves, statements=statements)
 
 
 def _shrink(statement: Statement, unit: frozenset[Axis]) -> Statement | None:

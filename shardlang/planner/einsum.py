@@ -29,7 +29,7 @@ from shardlang.ir.ops import Einsum
 from shardlang.ir.plan import Step
 from shardlang.ir.types import Array, AxisInfo, Dim, Mesh
 from shardlang.planner.errors import NoRoute, wrong
-from shardlang.planner.prices import on_parts, Prices, prices_of, sized
+from shardlang.planner.prices import Prices, prices_of, sized
 from shardlang.planner.reshard import (
     check_layout,
     count_collectives,
@@ -162,7 +162,7 @@ def plan_einsum(
     for finer, parts in refinements(on, dims):
         ends = tuple(refined(array, parts) for array in (*operands, result))
         known = {**sizes, **finer.sizes}
-        plan, cost = _plan(op, ends, finer, known, on_parts(table, parts), speed)
+        plan, cost = _plan(op, ends, finer, known, table, speed)
         if cost[:2] < key[:2]:
             best, key = plan, cost
     return best

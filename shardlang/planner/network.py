@@ -112,7 +112,9 @@ def _symmetries(space: Space, nodes: Sequence[int], edges: Places, many: int) ->
         turn = np.array(image, dtype=np.intp)
         if (turn < 0).any() or (turn[:many] >= many).any():
             continue
-        if np.array_equal(_keys(np.stack([turn[edges[0]], turn[edges[1]], edges[2]]), len(nodes)), moves):
+        if np.array_equal(
+            _keys(np.stack([turn[edges[0]], turn[edges[1]], edges[2]]), len(nodes)), moves
+        ):
             found.append(turn[:many])
     return found
 

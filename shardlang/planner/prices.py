@@ -231,13 +231,12 @@ class Seconds(Derived):
     """Seconds from a list of bytes: bytes over the bandwidth of the axes, plus a latency.
 
     `bandwidths` gives bytes/s by axis name. As in `cost`, that of several axes is the sum, and with
-    a `@dcn` axis among them that of the `@dcn` axes alone. `latency` is in seconds a collective.
-    `wires` gives the axis that a sub-axis is a part of, whose bandwidth counts once.
+    a `@dcn` axis among them that of the `@dcn` axes alone; parts of one axis have its bandwidth, once.
+    `latency` is in seconds a collective.
     """
 
     bandwidths: tuple[tuple[str, Fraction], ...]
     latency: Fraction = Fraction(0)
-    wires: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -258,17 +257,8 @@ class Seconds(Derived):
         """Divide by the bandwidth."""
         del reduces
         slow = [info for info in moved.axes if info.network == "dcn"]
-        wires, table = dict(self.wires), dict(self.bandwidths)
-        used = {wires.get(i.axis.name, i.axis.name) for i in slow or moved.axes}
+        table, used = dict(self.bandwidths), {info.wire.name for info in slow or moved.axes}
         return self.latency + price / sum(table[wire] for wire in used)
-
-
-def on_parts(prices: Prices, parts: Mapping[Axis, tuple[Axis, ...]]) -> Prices:
-    """Give a price list for a mesh with some axes split into sub-axes."""
-    if not isinstance(prices, Seconds):
-        return prices
-    wires = tuple((part.name, axis.name) for axis, own in parts.items() for part in own)
-    return replace(prices, base=on_parts(prices.base, parts), wires=wires)
 
 
 def seconds(
@@ -333,9 +323,7 @@ def price(
 
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:
     """Give the mesh's axes with the sizes that are known filled in; the map wins over the mesh."""
-    return tuple(
-        AxisInfo(i.axis, known.get(i.axis.name, i.size), i.network, i.links) for i in mesh.axes
-    )
+    return tuple(replace(info, size=known.get(info.axis.name, info.size)) for info in mesh.axes)
 
 
 def mesh_of(mesh: Mesh | str | Mapping[str, int]) -> Mesh:

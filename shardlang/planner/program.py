@@ -24,6 +24,7 @@ from shardlang.passes.keep import alternatives, kept_copies
 from shardlang.planner.errors import NoHardware, placed, wrong
 from shardlang.planner.memory import plan_within
 from shardlang.planner.overlap import plan_overlapped
+from shardlang.planner.parts import best_of_parts
 from shardlang.planner.prices import price, Prices, prices_of, seconds
 from shardlang.planner.solve import Aim, solve, Task
 
@@ -41,21 +42,28 @@ def best_plan(
     memory_limit: Fraction | float | None = None,
     keep_gathered: bool | None = None,
     forward_only: bool = False,
+    sub_axes: bool | None = None,
 ) -> Plan:
     """Find the plan of least bytes, or of least time on the program's hardware or the one given.
 
     With no `objective` it is T_overlapped where the hardware is known with all figures that times
-    need, else bytes. `memory_limit` are the bytes that a device has. Prices are in bytes here;
-    `plan_program` takes others. Raises `ShardlangError`, also where times are asked for and no
-    hardware is known, and where nothing is found that fits.
+    need, else bytes. `memory_limit` are the bytes that a device has. `sub_axes` says whether axes may be
+    split into parts; by default where few are (see `parts`). Prices are in bytes here; `plan_program`
+    takes others. Raises `ShardlangError`, also where times are asked for and no hardware is known, and
+    where nothing is found that fits.
     """
-    try:
-        table = prices_of(prices)
+    table = prices_of(prices)
+    limit = None if memory_limit is None else Fraction(memory_limit)
+
+    def find(program: Program, seconds_left: float) -> Plan:
         aim = _aim(program, objective, hardware or program.hardware, table)
-        limit = None if memory_limit is None else Fraction(memory_limit)
-        seconds_left = BUDGET if budget is None else budget
         task = Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
-        plan = _planned(task, aim, limit, seconds_left)
+        return _planned(task, aim, limit, seconds_left)
+
+    try:
+        plan = best_of_parts(
+            program, find, sub_axes=sub_axes, budget=BUDGET if budget is None else budget
+        )
     except ShardlangError as error:
         raise placed(error, program) from None
     if plan.proof is None:
@@ -81,7 +89,7 @@ def _aim(
         if speed is None:
             missing.append(figure)
         else:
-            bandwidths[info.axis.name] = Fraction(speed) * info.links
+            bandwidths[info.wire.name] = Fraction(speed) * info.links
     peak = chip.peak(program.dtype.name) or chip.get("C")
     if not peak:
         missing.append("flops")

@@ -30,7 +30,7 @@ from shardlang.planner.errors import (
     UnevenSplit,
     wrong,
 )
-from shardlang.planner.prices import mesh_of, on_parts, Prices, prices_of, sized
+from shardlang.planner.prices import mesh_of, Prices, prices_of, sized
 from shardlang.planner.states import divisors, Space, Tariff, tariff, UNIT
 
 _TARIFFS: dict[tuple[object, ...], Tariff] = {}
@@ -191,8 +191,7 @@ def reshard(
     for finer, parts in refinements(on, {*start.tensor.dims, *end.tensor.dims}):
         axes_of = {**(sizes or {}), **finer.sizes}
         ends = refined(start, parts), refined(end, parts)
-        table = on_parts(prices_of(prices), parts)
-        other = _reshard(*ends, finer, axes_of, table)
+        other = _reshard(*ends, finer, axes_of, prices)
         if other.price.coefficient < route.price.coefficient:
             route = other
     return route
@@ -297,7 +296,7 @@ def refinements(mesh: Mesh, taken: set[Dim]) -> list[tuple[Mesh, dict[Axis, tupl
             while any(f"{stem}{i}" in names for i in range(1, len(factors) + 1)):
                 stem += "0"
             parts = [
-                AxisInfo(Axis(f"{stem}{i}"), factor, info.network, info.links)
+                AxisInfo(Axis(f"{stem}{i}"), factor, info.network, info.links, info.wire)
                 for i, factor in enumerate(factors, 1)
             ]
             axes += parts
@@ -316,16 +315,18 @@ def _factorizations(number: int) -> list[tuple[int, ...]]:
 
 
 def refined(array: Array, parts: Mapping[Axis, tuple[Axis, ...]]) -> Array:
-    """Write an array on a mesh with some axes split: each axis becomes its parts, in order."""
+    """Write an array on a mesh with some axes split."""
+    return array.with_layout(refined_layout(array.layout, parts))
+
+
+def refined_layout(layout: Layout, parts: Mapping[Axis, tuple[Axis, ...]]) -> Layout:
+    """Write a layout on a mesh with some axes split: each axis becomes its parts, in order."""
 
     def all_parts(axes: Sequence[Axis] | frozenset[Axis]) -> tuple[Axis, ...]:
         return tuple(part for axis in axes for part in parts.get(axis, (axis,)))
 
-    layout = array.layout
-    return array.with_layout(
-        Layout(
-            tuple(all_parts(axes) for axes in layout.sharding),
-            frozenset(all_parts(layout.unreduced)),
-            layout.reduction,
-        )
+    return Layout(
+        tuple(all_parts(axes) for axes in layout.sharding),
+        frozenset(all_parts(layout.unreduced)),
+        layout.reduction,
     )

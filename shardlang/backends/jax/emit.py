@@ -437,6 +437,7 @@ class _Module:
         """Write MESH_AXES, INPUTS, OUTPUTS and the specs of what lies between the passes."""
         axes = [Entry(f"{quoted(a.name)}: ", str(n)) for a, n in self._numbers.axes.items()]
         lines = layout("MESH_AXES = ", dictionary(*axes), 0)
+        lines += [comment(line) for line in self._parts()]
         lines += [
             "",
             "# Name: (global shape, dtype, PartitionSpec), in the order of the arguments.",
@@ -453,6 +454,17 @@ class _Module:
             lines += layout("COTANGENTS = ", parens(*specs), 0)
             lines += layout("SAVED = ", parens(*(partition_spec(x.layout) for x in saved)), 0)
         return "\n".join(lines)
+
+    def _parts(self) -> list[str]:
+        """Say which axes are parts of one, and that its devices are theirs."""
+        wholes: dict[Axis, list[str]] = {}
+        for info in self._plan.program.mesh.axes:
+            if info.whole is not None:
+                wholes.setdefault(info.whole, []).append(info.axis.name)
+        return [
+            f"{', '.join(own)} are the parts of an axis {whole}, on the same devices in the same order."
+            for whole, own in wholes.items()
+        ]
 
     def _table(self, name: str, rows: tuple[Array, ...]) -> list[str]:
         entries: list[Entry] = []

@@ -17,12 +17,15 @@ class SizesNeeded(Mistake):
     title: ClassVar[str] = "a size is missing"
 
     names: tuple[str, ...]
+    why: str = ""
+    """Why there is no answer for sizes left open."""
 
     def message(self) -> str:
         """Say which sizes are missing."""
         listed = ", ".join(self.names)
         verb = "has" if len(self.names) == 1 else "have"
-        return f"the cheapest way depends on the sizes, and {listed} {verb} none"
+        text = f"the cheapest way depends on the sizes, and {listed} {verb} none"
+        return f"{text}; with sizes left open there is no answer: {self.why}" if self.why else text
 
     def hint(self) -> str:
         """Say how to give one."""
@@ -122,6 +125,24 @@ class NoHardware(Mistake):
     def hint(self) -> str:
         """Say how to name one."""
         return "name it: hardware tpu_v5p, or --hardware tpu_v5p"
+
+
+@dataclass(frozen=True)
+class OutsideAssumed(Mistake):
+    """Sizes for which an answer with sizes left open does not hold."""
+
+    code: ClassVar[str] = "SH357"
+    title: ClassVar[str] = "sizes outside of those assumed"
+
+    what: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"the plans were compared for other sizes: {self.what}"
+
+    def hint(self) -> str:
+        """Say what to do instead."""
+        return "plan for these sizes: lower(program, 'optimal', sizes)"
 
 
 def wrong(mistake: Mistake) -> ShardlangError:

@@ -69,10 +69,10 @@ def best_plan(
             forward_only=forward_only,
         )
     except ShardlangError as error:
-        raise _placed(error, program) from None
+        raise placed(error, program) from None
 
 
-def _placed(error: ShardlangError, program: Program) -> ShardlangError:
+def placed(error: ShardlangError, program: Program) -> ShardlangError:
     """Give mistakes that have no place the program's text and its first statement."""
     at = program.statements[0].span if program.statements else Span(0, 0)
     return ShardlangError(

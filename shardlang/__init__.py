@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shardlang.ir.types import Array, Mesh
     from shardlang.planner.prices import Prices
     from shardlang.planner.reshard import Route
+    from shardlang.planner.symbolic import Piecewise
     from shardlang.verify import VerifyResult
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "lower",
     "parse",
+    "plans",
     "reshard",
     "reshard_cost",
     "verify",
@@ -91,16 +93,12 @@ def lower(
     `optimal` searches for the plan of least bytes by the price list `prices` (`book`, `link` or one's
     own), or of least time on `hardware`
     (T_overlapped, or T_serial for `serial`), for at most `budget` seconds; its `proof` says how far it
-    can be from the best. All sizes must be known. Raises `ShardlangError`.
+    can be from the best. All sizes must be known; `plans` leaves them open. Raises `ShardlangError`.
     """
     from shardlang.passes import lower as lower_program
 
     if sizes:
-        from shardlang.frontend.parser import parse as parse_source
-        from shardlang.frontend.resolve import Overrides, resolve
-
-        tree = parse_source(program.source)
-        program = resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+        program = _with_sizes(program, sizes)
     if strategy == "optimal":
         from shardlang.planner.program import best_plan
 
@@ -115,6 +113,39 @@ def lower(
         )
     return lower_program(
         program, strategy=strategy, keep_gathered=keep_gathered, forward_only=forward_only
+    )
+
+
+def _with_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+    from shardlang.frontend.parser import parse as parse_source
+    from shardlang.frontend.resolve import Overrides, resolve
+
+    tree = parse_source(program.source)
+    return resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+
+
+def plans(
+    program: Program,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
+    prices: str | Prices = "link",
+) -> Piecewise:
+    """Find every plan of a small program that moves the fewest bytes for some sizes, and when it does.
+
+    The sizes of any dims and axes may be left open. The result has `.pieces`, each with a `.condition`
+    (a sympy expression; `.text` prints it), a `.cost` in bytes and a `.plan`; `.complete` says whether
+    it is proven that there is no other; `.at({"K": 64, ...})` gives the plan for sizes. Raises
+    `ShardlangError`: SH351 says why a program is beyond what can be answered for.
+    """
+    from shardlang.planner.symbolic import plans as find
+
+    return find(
+        _with_sizes(program, sizes) if sizes else program,
+        prices,
+        keep_gathered=keep_gathered,
+        forward_only=forward_only,
     )
 
 

@@ -38,10 +38,11 @@ class Boundary:
         """Factor it and settle the signs that can be."""
         self.assumed = assumed
         top, _ = sympy.fraction(sympy.together(difference.formula.sympy()))
-        number, factors = sympy.factor_list(top)
+        number, factors = sympy.Poly(top).factor_list() if top.free_symbols else (top, [])
         sign = 1 if number > 0 else -1
         left = sympy.Integer(1)
-        for factor, power in factors:
+        for found, power in factors:
+            factor = found.as_expr()
             own = plain(factor)
             if assumed.never_negative(own):
                 continue
@@ -60,7 +61,7 @@ class Boundary:
         if poly.degree() != 1:
             return None
         slope, rest = poly.all_coeffs()
-        side = tidy(-rest / slope)
+        side = tidy(-rest / slope, self.assumed.axes)
         if self.assumed.never_negative(plain(slope)):
             return Bound(name, above=True, low=side, high=symbol)
         if self.assumed.never_negative(plain(-slope)):
@@ -91,19 +92,23 @@ def plain(expression: Any) -> Polynomial:
     )
 
 
-def tidy(expression: Any) -> Any:
-    """Write products in front, and in brackets each term over its own part of the denominator."""
+def tidy(expression: Any, axes: Sequence[str]) -> Any:
+    """Write products in front, and in brackets each term over its own part of the axes below."""
     top, bottom = sympy.fraction(sympy.factor(sympy.together(expression)))
     below: dict[Any, int] = {}
     over = sympy.Integer(1)
     for factor in sympy.Mul.make_args(bottom):
         base, power = factor.as_base_exp()
-        if base.is_Symbol:
+        if str(base) in axes:
             below[base] = int(power)
         else:
             over *= factor
     made: list[Any] = []
-    for factor in sympy.Mul.make_args(top):
+    factors = list(sympy.Mul.make_args(top))
+    sums = [i for i, factor in enumerate(factors) if factor.is_Add]
+    if sums and factors[0].is_Number and factors[0] < 0:
+        factors[0], factors[sums[0]] = -factors[0], sympy.expand(-factors[sums[0]])
+    for factor in factors:
         base, power = factor.as_base_exp()
         if not base.is_Add:
             made.append(factor)
@@ -112,7 +117,7 @@ def tidy(expression: Any) -> Any:
             degree = sympy.degree(base, symbol) if base.has(symbol) else 0
             if degree and below[symbol] >= degree * power:
                 below[symbol] -= int(degree * power)
-                base = sympy.expand(base / symbol**degree)  # noqa: PLW2901  (it is that base still)
+                base = sympy.expand(base / symbol**degree)
         made.append(base**power)
     rest = sympy.Mul(*(symbol**-power for symbol, power in below.items()))
     return sympy.Mul(*made, rest, sympy.Pow(over, -1))
@@ -123,17 +128,26 @@ def common_size(boundaries: Sequence[Boundary], names: Sequence[str]) -> str | N
     return next((n for n in names if all(b.bound(n) is not None for b in boundaries)), None)
 
 
-def condition(
-    boundaries: Sequence[Boundary], names: Sequence[str], first: str | None
-) -> tuple[Any, str]:
-    """Give when all boundaries hold, as a sympy expression and as text; `first` is solved for first."""
-    order = [first, *names] if first is not None else list(names)
-    bounds: list[Bound] = []
-    for boundary in boundaries:
-        solved = (boundary.bound(name) for name in order)
-        bounds.append(next((b for b in solved if b is not None), boundary.plain))
-    relation = sympy.And(*(bound.relation for bound in bounds))
-    return relation, " and ".join(_chained(bounds)) or "always"
+def condition(boundaries: Sequence[Boundary], names: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """Give when all boundaries hold, as a sympy expression and as texts to be joined by `and`.
+
+    As many as can be are solved for one size: of the names that most can be solved for, the one that
+    gives the shortest conditions.
+    """
+    solved = {name: [boundary.bound(name) for boundary in boundaries] for name in names}
+
+    def worth(name: str) -> tuple[int, int]:
+        found = [bound for bound in solved[name] if bound is not None]
+        return len(found), -sum(sympy.count_ops(bound.relation) for bound in found)
+
+    most = max(names, key=worth, default=None)
+    order = list(names) if most is None else [most, *names]
+    bounds = [
+        next((solved[name][i] for name in order if solved[name][i] is not None), None)
+        or boundary.plain
+        for i, boundary in enumerate(boundaries)
+    ]
+    return sympy.And(*(bound.relation for bound in bounds)), tuple(_chained(bounds))
 
 
 def _chained(bounds: Sequence[Bound]) -> list[str]:

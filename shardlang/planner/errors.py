@@ -29,7 +29,13 @@ class SizesNeeded(Mistake):
 
     def hint(self) -> str:
         """Say how to give one."""
-        return f"give it: --set {self.names[0]}=..., or sizes={{'{self.names[0]}': ...}}"
+        if len(self.names) == 1:
+            return f"give it: --set {self.names[0]}=..., or sizes={{'{self.names[0]}': ...}}"
+        few = self.names[:3]
+        more = " and so on" if len(self.names) > len(few) else ""
+        options = " ".join(f"--set {name}=..." for name in few)
+        entries = ", ".join(f"'{name}': ..." for name in few)
+        return f"give them: {options}{more}, or sizes={{{entries}{', ...' if more else ''}}}"
 
 
 @dataclass(frozen=True)

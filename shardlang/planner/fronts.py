@@ -12,7 +12,7 @@ table has for them are the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -36,6 +36,9 @@ Label = tuple[Vector, int]
 
 Front = list[Label]
 """Costs of which none is at most another in every coefficient."""
+
+Entry = tuple[Vector, tuple[Fraction, int, tuple[int, ...]]]
+"""A cost with what settles ties (FLOPs, then collectives and moves) and the ways so far."""
 
 MOST = 60_000
 """How many combinations may be kept at a time."""
@@ -72,14 +75,12 @@ class Listed:
             self._shards = {**more, **self._shards}
 
     def _ask(self, method: str, moved: Moved) -> Fraction:
-        parts: tuple[Any, ...] = (
-            1 / self._shards[int(1 / moved.operand)],
-            1 / self._shards[int(1 / moved.result)],
-        )
+        operand: Any = 1 / self._shards[int(1 / moved.operand)]
+        result: Any = 1 / self._shards[int(1 / moved.result)]
         n: Any = self._shards[moved.n]
         axes = tuple(self._axes[info.axis] for info in moved.axes)
         try:
-            price: Any = getattr(self.prices, method)(Moved(*parts, axes, n))
+            price: Any = getattr(self.prices, method)(Moved(operand, result, axes, n))
             formula = Polynomial.of(price)
         except (TypeError, AttributeError, ValueError):
             raise UnplannableError(
@@ -178,25 +179,27 @@ class Routes:
                 heappush(heap, (sum(made), tie + more, next(number), other, made))
         return known
 
-    def toward(self, targets: frozenset[int]) -> Mapping[int, Front]:
+    def toward(self, wanted: Iterable[int]) -> Mapping[int, Front]:
         """Give what it costs from each state to have all targets."""
+        targets = frozenset(wanted)
         if targets not in self._toward:
             if len(targets) == 1:
                 start: dict[int, Front] = {next(iter(targets)): self.nothing}
             else:
                 self._check_width()
-                start = self._joined(sorted(targets), lambda part: self.toward(frozenset(part)))
+                start = self._joined(sorted(targets), self.toward)
             self._toward[targets] = self.spread(start, backwards=True)
         return self._toward[targets]
 
-    def along(self, sources: tuple[int, ...]) -> Mapping[int, Front]:
+    def along(self, given: Iterable[int]) -> Mapping[int, Front]:
         """Give what it costs to have the sum of all sources in each state."""
+        sources = tuple(sorted(given))
         if sources not in self._along:
             if len(sources) == 1:
                 start: dict[int, Front] = {sources[0]: self.nothing}
             else:
                 self._check_width()
-                start = self._joined(sources, lambda part: self.along(tuple(part)))
+                start = self._joined(sources, self.along)
             self._along[sources] = self.spread(start, backwards=False)
         return self._along[sources]
 
@@ -204,7 +207,9 @@ class Routes:
         if len(self.space.states()) > WIDEST:
             raise UnplannableError("a value of many layouts is had in several places")
 
-    def _joined(self, places: Sequence[int], known: Any) -> dict[int, Front]:
+    def _joined(
+        self, places: Sequence[int], known: Callable[[Iterable[int]], Mapping[int, Front]]
+    ) -> dict[int, Front]:
         """Put the costs of two parts together where they meet."""
         found: dict[int, list[Label]] = {}
         for mask in range(1, 1 << len(places) - 1):
@@ -223,7 +228,7 @@ class Routes:
         there = self.toward(wanted)
         if len(sources) == 1:
             return there.get(sources[0], [])
-        made = self.along(tuple(sorted(sources)))
+        made = self.along(sources)
         return least(
             label for s in made if s in there and not s & self.space.hub
             for label in _both(made[s], there[s])
@@ -289,7 +294,9 @@ class Fronts:
 
     def _formula(self, vector: Vector) -> Polynomial:
         """Read a vector as bytes again."""
-        below = {name: Polynomial({(): Fraction(-2), ((name, 1),): Fraction(1)}) for name in self.opened}
+        below = {
+            name: Polynomial({(): Fraction(-2), ((name, 1),): Fraction(1)}) for name in self.opened
+        }
         total = Polynomial({})
         width = len(self._places)
         for i, powers in enumerate(self._groups):
@@ -320,19 +327,19 @@ class Fronts:
         last = [max((problem.slots[s].op for s in own), default=-1) for own in slots_of]
         nothing: Vector = (0,) * (len(self._groups) * len(self._places))
         # what is open (the states of slots of values to be settled) with costs, ties and ways
-        table: dict[tuple[tuple[int, int], ...], list[tuple[Vector, tuple[Any, ...]]]] = {}
-        begin = [(nothing, (Fraction(0), 0, ()))]
+        table: dict[tuple[tuple[int, int], ...], list[Entry]] = {}
+        begin: list[Entry] = [(nothing, (Fraction(0), 0, ()))]
         table[()] = self._settle(begin, [v for v, op in enumerate(last) if op < 0], {})
         for op, operation in enumerate(problem.operations):
             done = [v for v, end in enumerate(last) if end == op]
             closed = {s for v in done for s in slots_of[v]}
-            made: dict[tuple[tuple[int, int], ...], list[tuple[Vector, tuple[Any, ...]]]] = {}
+            made: dict[tuple[tuple[int, int], ...], list[Entry]] = {}
             total = 0
             for states, way, work in _distinct(operation):
                 own = dict(zip(operation.slots, states, strict=True))
                 for key, entries in table.items():
                     every = {**dict(key), **own}
-                    more = [
+                    more: list[Entry] = [
                         (vector, (flops + work, tie, (*ways, way)))
                         for vector, (flops, tie, ways) in entries
                     ]
@@ -353,10 +360,10 @@ class Fronts:
 
     def _settle(
         self,
-        entries: list[tuple[Vector, tuple[Any, ...]]],
+        entries: list[Entry],
         done: Iterable[int],
         states: Mapping[int, int],
-    ) -> list[tuple[Vector, tuple[Any, ...]]]:
+    ) -> list[Entry]:
         """Add the costs of values whose slots are all chosen."""
         for value in done:
             front = self._value(value, states)
@@ -381,9 +388,9 @@ def _distinct(operation: Operation) -> Iterator[tuple[tuple[int, ...], int, Frac
 
 
 def _undominated(
-    entries: list[tuple[Vector, tuple[Any, ...]]],
-) -> list[tuple[Vector, tuple[Any, ...]]]:
-    kept: list[tuple[Vector, tuple[Any, ...]]] = []
+    entries: list[Entry],
+) -> list[Entry]:
+    kept: list[Entry] = []
     for entry in sorted(entries, key=lambda entry: (sum(entry[0]), entry[0], entry[1])):
         if not _beaten(entry[0], kept):
             kept.append(entry)

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import gcd, lcm
+from itertools import count, product
+from math import lcm, prod
+
+import numpy as np
 
 from shardlang.cost.formula import Formula
 from shardlang.ir.size import Monomial
@@ -24,8 +27,20 @@ from shardlang.ir.size import Monomial
 Powers = tuple[tuple[str, int], ...]
 """Names with their exponents, sorted, none of them zero."""
 
+Rows = list[list[int]]
+"""The coefficients of several sums in the same products."""
+
 SPLITS = 3
 """How many of its least sizes an axis is taken at one by one in a proof."""
+
+DEGREE = 2
+"""Up to which power of each axis the weights of a proof go."""
+
+LARGEST = 12_000
+"""The largest table that a proof tries: columns times rows."""
+
+PATIENCE = 60
+"""Pivots that take what gains most before those that can't go in circles."""
 
 
 class Polynomial:
@@ -134,9 +149,7 @@ class Polynomial:
         """Give the number at sizes for all names."""
         total = Fraction(0)
         for powers, coefficient in self.terms.items():
-            for name, exponent in powers:
-                coefficient *= Fraction(sizes[name]) ** exponent
-            total += coefficient
+            total += coefficient * prod(Fraction(sizes[name]) ** n for name, n in powers)
         return total
 
     @property
@@ -173,100 +186,125 @@ class Assumed:
 
     def never_negative(self, value: Polynomial) -> bool:
         """Say whether a sum is proven to be at least zero; False only means that it isn't shown."""
-        return self.proven([value], lambda rows: all(x >= 0 for x in rows[0]))
+        return self._cases([value], lambda rows, _: min(rows[0], default=0) >= 0)
 
-    def proven(self, sums: Sequence[Polynomial], test: Callable[[list[list[int]]], bool]) -> bool:
-        """Say whether a test of coefficients holds, in as many cases as it takes for all sizes.
+    def some_positive(self, sums: Sequence[Polynomial], others: Sequence[Polynomial] = ()) -> bool:
+        """Say whether it is proven that none of some sums can be below zero unless another is above.
 
-        The test gets the coefficients of all sums, times one positive factor, in quantities that are
-        never negative.
+        That is, not all `sums` are negative where all `others` are positive, or zero. The proof are
+        weights, themselves sums of products of axes, with which `others` and the negated `sums` add up
+        to no more than zero; False only means that none were found.
         """
-        sums = [each * cleared(sums) for each in sums]
-        return self._cases(sums, test, dict.fromkeys(self.axes, 2), {})
+        every = [*(-each for each in sums), *others]
+        for degree in range(DEGREE + 1 if self.axes else 1):
+            if self._cases(every, lambda rows, steps: _weighted(rows, steps, len(sums)), degree):
+                return True
+        return False
 
     def _cases(
-        self,
-        sums: Sequence[Polynomial],
-        test: Callable[[list[list[int]]], bool],
-        low: Mapping[str, int],
-        fixed: Mapping[str, int],
+        self, sums: Sequence[Polynomial], test: Callable[[Rows, int], bool], degree: int = 0
     ) -> bool:
-        if test(self._rows(sums, low, fixed)):
-            return True
-        axis = min((a for a in low if low[a] < 2 + SPLITS), key=lambda a: low[a], default=None)
-        if axis is None:
-            return False
-        rest = {a: n for a, n in low.items() if a != axis}
-        if not self._cases(sums, test, rest, {**fixed, axis: low[axis]}):
-            return False
-        return self._cases(sums, test, {**low, axis: low[axis] + 1}, fixed)
+        """Say whether a test holds, in as many cases as it takes for all sizes.
+
+        The test gets the coefficients of the sums, each times every product of the axes' excess up to
+        a degree, and how many those are; all times one positive factor, in quantities that are never
+        negative.
+        """
+        factor = cleared(sums)
+        factored = [each * factor for each in sums]
+
+        def holds(low: Mapping[str, int], fixed: Mapping[str, int]) -> bool:
+            if test(*self._rows(factored, low, fixed, degree)):
+                return True
+            axis = min((a for a in low if low[a] < 2 + SPLITS), key=lambda a: low[a], default=None)
+            if axis is None:
+                return False
+            rest = {a: n for a, n in low.items() if a != axis}
+            if not holds(rest, {**fixed, axis: low[axis]}):
+                return False
+            return holds({**low, axis: low[axis] + 1}, fixed)
+
+        return holds(dict.fromkeys(self.axes, 2), {})
 
     def _rows(
-        self, sums: Sequence[Polynomial], low: Mapping[str, int], fixed: Mapping[str, int]
-    ) -> list[list[int]]:
+        self,
+        sums: Sequence[Polynomial],
+        low: Mapping[str, int],
+        fixed: Mapping[str, int],
+        degree: int,
+    ) -> tuple[Rows, int]:
         axes = {a: Polynomial({(): Fraction(n), ((a, 1),): Fraction(1)}) for a, n in low.items()}
         axes |= {a: Polynomial.of(n) for a, n in fixed.items()}
         one = self.devices.replaced(axes)
         dims = {d: one * Polynomial({(): Fraction(1), ((d, 1),): Fraction(1)}) for d in self.dims}
-        shifted = [each.replaced(axes | dims) for each in sums]
+        powers = product(*([(a, n) for n in range(degree + 1)] for a in sorted(low)))
+        times = [Polynomial({tuple((a, n) for a, n in each if n): Fraction(1)}) for each in powers]
+        shifted = [own * t for each in sums for own in [each.replaced(axes | dims)] for t in times]
         places = sorted({powers for each in shifted for powers in each.terms})
         over = lcm(*(v.denominator for each in shifted for v in each.terms.values()))
-        return [[int(each.terms.get(p, 0) * over) for p in places] for each in shifted]
+        rows = [[int(each.terms.get(p, 0) * over) for p in places] for each in shifted]
+        return rows, len(times)
+
+
+def _weighted(rows: Rows, steps: int, required: int) -> bool:
+    """Find weights for which sums add up to at most zero; the constants of the required ones matter."""
+    if len(rows) * len(rows[0]) > LARGEST:
+        return False
+    columns = [
+        [*row, -1 if not i % steps and i < required * steps else 0] for i, row in enumerate(rows)
+    ]
+    return combination(columns, [0] * len(rows[0]) + [-1])
 
 
 def combination(columns: Sequence[Sequence[int]], bound: Sequence[int]) -> bool:
     """Say whether some weights, none negative, add columns up to at most a bound, exactly.
 
-    That is the first phase of the simplex method, with Bland's rule, on whole numbers: minimise by
-    how much the bound is exceeded.
+    That is the first phase of the simplex method on whole numbers, pivots dividing out as in Edmonds'
+    and Bareiss's eliminations: minimise by how much the bound is exceeded.
     """
     many = len(columns)
     rows = {
-        (*(column[r] for column in columns), bound[r])
+        (*(column[r] for column in columns), -1, bound[r])
         for r in range(len(bound))
         if bound[r] < 0 or any(column[r] > 0 for column in columns)
     }
     if all(row[-1] >= 0 for row in rows):
         return True
-    # the excess stands behind the columns, slacks are numbered after it
-    tableau = [[*map(Fraction, row[:-1]), Fraction(-1), Fraction(row[-1])] for row in sorted(rows)]
-    basic = [many + 1 + r for r in range(len(tableau))]
+    # the excess stands behind the columns, the goal below the rows
+    goal = [0] * many + [1, 0]
+    table = np.array([*sorted(rows), goal], dtype=object)
+    basic = [many + 1 + r for r in range(len(rows))]
     free = list(range(many + 1))
-    goal = [*(Fraction(0) for _ in range(many)), Fraction(1), Fraction(0)]
+    scale = 1
 
     def pivot(row: int, column: int) -> None:
-        line = tableau[row]
-        factor = line[column]
-        line[column] = Fraction(1)
-        tableau[row] = line = [x / factor for x in line]
-        for other in (*(t for r, t in enumerate(tableau) if r != row), goal):
-            times = other[column]
-            if times:
-                other[column] = Fraction(0)
-                other[:] = [a - times * b for a, b in zip(other, line, strict=True)]
+        nonlocal table, scale
+        own = table[row, column]
+        line, sides = table[row].copy(), -table[:, column]
+        table = (table * own + np.outer(sides, line)) // scale
+        table[row], table[:, column] = line, sides
+        table[row, column], scale = scale, own
+        if scale < 0:
+            table, scale = -table, -scale
         basic[row], free[column] = free[column], basic[row]
 
-    pivot(min(range(len(tableau)), key=lambda r: tableau[r][-1]), many)
-    while True:
-        if goal[-1] >= 0:
+    pivot(int(np.argmin(table[:-1, -1])), many)
+    for step in count():
+        if table[-1, -1] >= 0:
             return True
-        entering = min((c for c in range(many + 1) if goal[c] < 0), key=lambda c: free[c], default=None)
-        if entering is None:
+        gains = [c for c in range(many + 1) if table[-1, c] < 0]
+        if not gains:
             return False
+        if step < PATIENCE:
+            entering = min(gains, key=lambda c: table[-1, c])
+        else:
+            entering = min(gains, key=lambda c: free[c])
         ratios = [
-            (tableau[r][-1] / tableau[r][entering], basic[r], r)
-            for r in range(len(tableau))
-            if tableau[r][entering] > 0
+            (Fraction(table[r, -1], table[r, entering]), basic[r], r)
+            for r in range(len(basic))
+            if table[r, entering] > 0
         ]
         if not ratios:
             return False
         pivot(min(ratios)[2], entering)
-
-
-def whole(values: Iterable[Fraction]) -> list[int]:
-    """Multiply numbers by one factor so that they are whole and share no divisor."""
-    listed = list(values)
-    over = lcm(*(value.denominator for value in listed))
-    numbers = [int(value * over) for value in listed]
-    common = gcd(*numbers) or 1
-    return [number // common for number in numbers]
+    raise AssertionError

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shardlang.ir.types import Array, Mesh
     from shardlang.planner.prices import Prices
     from shardlang.planner.reshard import Route
+    from shardlang.planner.symbolic import Piecewise
     from shardlang.verify import VerifyResult
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "lower",
     "parse",
+    "plans",
     "reshard",
     "reshard_cost",
     "verify",
@@ -97,14 +99,10 @@ def lower(
     most `budget` seconds; the default is `time` where the hardware is known, else `bytes`. Its `proof`
     says how far it can be from the best. `sub_axes` lets it split X=4 into X1=2, X2=2 where that is
     cheaper, by default where at most 3 axes come out; the plan is then one on that mesh. All sizes must
-    be known. Raises `ShardlangError`.
+    be known; `plans` leaves them open. Raises `ShardlangError`.
     """
     if sizes:
-        from shardlang.frontend.parser import parse as parse_source
-        from shardlang.frontend.resolve import Overrides, resolve
-
-        tree = parse_source(program.source)
-        program = resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+        program = _with_sizes(program, sizes)
     if strategy == "optimal":
         from shardlang.planner.program import best_plan
 
@@ -129,6 +127,39 @@ def lower(
     from shardlang.planner.memory import fitting
 
     return fitting(plan, memory_limit)
+
+
+def _with_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+    from shardlang.frontend.parser import parse as parse_source
+    from shardlang.frontend.resolve import Overrides, resolve
+
+    tree = parse_source(program.source)
+    return resolve(tree, program.source, Overrides(sizes=dict(sizes)))
+
+
+def plans(
+    program: Program,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    keep_gathered: bool | None = None,
+    forward_only: bool = False,
+    prices: str | Prices = "link",
+) -> Piecewise:
+    """Find every plan of a small program that moves the fewest bytes for some sizes, and when it does.
+
+    The sizes of any dims and axes may be left open. The result has `.pieces`, each with a `.condition`
+    (a sympy expression; `.text` prints it), a `.cost` in bytes and a `.plan`; `.complete` says whether
+    it is proven that there is no other; `.at({"K": 64, ...})` gives the plan for sizes. Raises
+    `ShardlangError`: SH351 says why a program is beyond what can be answered for.
+    """
+    from shardlang.planner.symbolic import plans as find
+
+    return find(
+        _with_sizes(program, sizes) if sizes else program,
+        prices,
+        keep_gathered=keep_gathered,
+        forward_only=forward_only,
+    )
 
 
 def cost(

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import hardware_settings, make_plan
-from shardlang.cli.render import to_json
+from shardlang.cli.program import (
+    hardware_settings,
+    lower_program,
+    open_plans,
+    read_program,
+    warned,
+)
+from shardlang.cli.render import SCHEMA, to_json
 from shardlang.cli.streams import wants_color, width, write_result
+
+if TYPE_CHECKING:
+    from shardlang.cost.report import Report
+    from shardlang.ir.plan import Plan
 
 NAME = "cost"
 HELP = "the cost of each collective, FLOPs, times, the compute-bound condition, memory"
@@ -23,27 +34,59 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the report."""
+    """Print the report; where sizes are left open for `optimal`, one for each plan with its condition."""
+    program = read_program(arguments)
+    by_size = open_plans(program, arguments)
+    if by_size is None:
+        plan = warned(lower_program(program, arguments))
+        write_result(_rendered(_report(plan, arguments), arguments), arguments.output)
+        return 0
+    reports = [_report(piece.plan, arguments) for piece in by_size.pieces]
+    if arguments.format == "json":
+        conditions = [
+            {"condition": piece.text, "bytes": str(piece.cost)} for piece in by_size.pieces
+        ]
+        text = to_json(
+            {
+                "schema": SCHEMA,
+                "strategy": "optimal",
+                "prices": by_size.prices,
+                "assumed": list(by_size.assumed),
+                "complete": by_size.complete,
+                "pieces": [{**c, **r.to_dict()} for c, r in zip(conditions, reports, strict=True)],
+            }
+        )
+    else:
+        mark = {"latex": "% ", "markdown": "    // "}.get(arguments.format, "// ")
+        headings = [by_size.heading(), *(piece.heading(by_size.prices) for piece in by_size.pieces)]
+        first, *rest = ["".join(mark + x[3:] + "\n" for x in h.splitlines()) for h in headings]
+        parts = [f"{h}\n{_rendered(r, arguments)}" for h, r in zip(rest, reports, strict=True)]
+        text = "\n".join([first, *parts])
+    write_result(text, arguments.output)
+    return 0
+
+
+def _report(plan: Plan, arguments: Namespace) -> Report:
     from shardlang.cost.report import cost
 
-    plan = make_plan(arguments)
-    report = cost(
+    return cost(
         plan,
         hardware=arguments.hardware,
         model=arguments.model,
         overlap=arguments.overlap,
         sets=hardware_settings(arguments, plan.program),
     )
+
+
+def _rendered(report: Report, arguments: Namespace) -> str:
     match arguments.format:
         case "json":
-            text = to_json(report.to_dict())
+            return to_json(report.to_dict())
         case "latex":
-            text = report.to_latex()
+            return report.to_latex()
         case "markdown":
-            text = report.to_markdown()
+            return report.to_markdown()
         case _:
             to_file = arguments.output is not None
             color = not to_file and wants_color(sys.stdout, forbidden=arguments.no_color)
-            text = report.to_text(width=width(), color=color)
-    write_result(text, arguments.output)
-    return 0
+            return report.to_text(width=width(), color=color)

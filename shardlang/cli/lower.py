@@ -6,12 +6,13 @@ from argparse import ArgumentParser, Namespace
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import make_plan
+from shardlang.cli.program import lower_program, open_plans, read_program, warned
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import write_result
 
 if TYPE_CHECKING:
     from shardlang.ir.plan import Plan, Proof
+    from shardlang.planner.symbolic import Piecewise
 
 NAME = "lower"
 HELP = "the program with its collectives written out, forward and backward"
@@ -26,12 +27,14 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the explicit program."""
-    from shardlang.ir.printer import print_plan
-
-    plan = make_plan(arguments)
-    text = print_plan(plan)
-    if arguments.format == "json":
-        text = to_json(_described(plan, text))
+    program = read_program(arguments)
+    by_size = open_plans(program, arguments)
+    as_data = arguments.format == "json"
+    if by_size is not None:
+        text = to_json(_by_size(by_size)) if as_data else str(by_size)
+    else:
+        plan = warned(lower_program(program, arguments))
+        text = to_json(_described(plan)) if as_data else str(plan)
     write_result(dress(text, arguments.format), arguments.output)
     return 0
 
@@ -54,7 +57,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
     }
 
 
-def _described(plan: Plan, text: str) -> dict[str, Any]:
+def _described(plan: Plan) -> dict[str, Any]:
     """Give the plan as data: the text, and for each step what asked for it."""
     from shardlang.ir.printer import statement
 
@@ -72,8 +75,23 @@ def _described(plan: Plan, text: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
-        "program": text,
+        "program": str(plan),
         "proof": None if plan.proof is None else _proof(plan.proof),
         "steps": steps,
         "warnings": list(plan.warnings),
+    }
+
+
+def _by_size(found: Piecewise) -> dict[str, Any]:
+    """Give the plans of sizes left open as data, each with its condition and the bytes that it moves."""
+    return {
+        "schema": SCHEMA,
+        "strategy": "optimal",
+        "prices": found.prices,
+        "assumed": list(found.assumed),
+        "complete": found.complete,
+        "pieces": [
+            {"condition": piece.text, "bytes": str(piece.cost), **_described(piece.plan)}
+            for piece in found.pieces
+        ],
     }

@@ -15,6 +15,7 @@ from shardlang.source import Source
 if TYPE_CHECKING:
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
+    from shardlang.planner.symbolic import Piecewise
 
 
 def read_text(arguments: Namespace) -> Source:
@@ -109,7 +110,11 @@ def given_sizes(arguments: Namespace, program: Program) -> dict[str, int]:
 
 def make_plan(arguments: Namespace) -> Plan:
     """Lower the program that the command line names; the plan's warnings go to stderr."""
-    plan = lower_program(read_program(arguments), arguments)
+    return warned(lower_program(read_program(arguments), arguments))
+
+
+def warned(plan: Plan) -> Plan:
+    """Give a plan, its warnings on stderr."""
     for warning in plan.warnings:
         complain(f"warning: {warning}")
     return plan
@@ -129,4 +134,24 @@ def lower_program(program: Program, arguments: Namespace) -> Plan:
         budget=arguments.budget,
         memory_limit=arguments.memory_limit,
         sub_axes=SUB_AXES.get(arguments.sub_axes),
+    )
+
+
+def open_plans(program: Program, arguments: Namespace) -> Piecewise | None:
+    """Give the plans by size that `optimal` has where sizes are left open; None where it has one plan.
+
+    Raises `ShardlangError` where a program is beyond what can be answered for.
+    """
+    open_sizes = [info.size for info in (*program.mesh.axes, *program.dims) if info.size is None]
+    if arguments.strategy != "optimal" or not open_sizes:
+        return None
+    if arguments.objective not in (None, "bytes") or arguments.memory_limit is not None:
+        return None
+    from shardlang.planner.symbolic import plans
+
+    return plans(
+        program,
+        arguments.prices,
+        keep_gathered=KEEPING.get(arguments.keep_gathered),
+        forward_only=arguments.passes == "forward",
     )

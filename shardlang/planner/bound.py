@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlang.planner.problem import Places, Problem, Vector
 from shardlang.planner.network import NEVER
+from shardlang.planner.problem import Places, Problem, Vector
 from shardlang.planner.trees import Given, Marginals, Trees
-
 
 _REACH = float(3 << 51)
 """How large the charges of all places of a value may get together."""

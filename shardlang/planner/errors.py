@@ -21,16 +21,25 @@ class SizesNeeded(Mistake):
 
     names: tuple[str, ...]
     what: str = "the cheapest way"
+    why: str = ""
+    """Why there is no answer for sizes left open."""
 
     def message(self) -> str:
         """Say which sizes are missing."""
         listed = ", ".join(self.names)
         verb = "has" if len(self.names) == 1 else "have"
-        return f"{self.what} depends on the sizes, and {listed} {verb} none"
+        text = f"{self.what} depends on the sizes, and {listed} {verb} none"
+        return f"{text}; with sizes left open there is no answer: {self.why}" if self.why else text
 
     def hint(self) -> str:
         """Say how to give one."""
-        return f"give it: --set {self.names[0]}=..., or sizes={{'{self.names[0]}': ...}}"
+        if len(self.names) == 1:
+            return f"give it: --set {self.names[0]}=..., or sizes={{'{self.names[0]}': ...}}"
+        few = self.names[:3]
+        more = " and so on" if len(self.names) > len(few) else ""
+        options = " ".join(f"--set {name}=..." for name in few)
+        entries = ", ".join(f"'{name}': ..." for name in few)
+        return f"give them: {options}{more}, or sizes={{{entries}{', ...' if more else ''}}}"
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,24 @@ def placed(error: ShardlangError, program: Program) -> ShardlangError:
         d if d.source.text else replace(d, source=program.source, span=at)
         for d in error.diagnostics
     )
+
+
+@dataclass(frozen=True)
+class OutsideAssumed(Mistake):
+    """Sizes for which an answer with sizes left open does not hold."""
+
+    code: ClassVar[str] = "SH358"
+    title: ClassVar[str] = "sizes outside of those assumed"
+
+    what: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"the plans were compared for other sizes: {self.what}"
+
+    def hint(self) -> str:
+        """Say what to do instead."""
+        return "plan for these sizes: lower(program, 'optimal', sizes)"
 
 
 def wrong(mistake: Mistake) -> ShardlangError:

@@ -153,6 +153,7 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
     """
     from dataclasses import replace
 
+    from shardlang.advice.lint import advised
     from shardlang.cost.hardware import hardware_mistakes, hardware_of
     from shardlang.passes import check as check_program
     from shardlang.source import Source
@@ -162,7 +163,10 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
         resolved = parse(program) if isinstance(program, str) else program
         if explicit:
             resolved = replace(resolved, explicit=True)
-        found += check_program(resolved)
+        listed = check_program(resolved)
+        if resolved.explicit and all(each.severity == "warning" for each in listed):
+            listed = advised(resolved, listed)
+        found += listed
     except ShardlangError as error:
         found += error.diagnostics
         if isinstance(program, str):

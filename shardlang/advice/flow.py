@@ -62,12 +62,9 @@ class Place:
     def wants(self, changed: Mapping[int, Step], member: Mapping[str, str]) -> list[Array]:
         """Give what has to be had, with some operations done otherwise, in order of need."""
         found: dict[Array, None] = {}
-        for index, arrays in self.reads.items():
-            if index in changed:
-                arrays = tuple(
-                    a for a in changed[index].inputs if member.get(a.name) == self.value
-                )
-            found.update(dict.fromkeys(arrays))
+        for index, own in self.reads.items():
+            arrays = changed[index].inputs if index in changed else own
+            found.update(dict.fromkeys(a for a in arrays if member[a.name] == self.value))
         found.update(dict.fromkeys(self.last))
         return list(found)
 
@@ -91,6 +88,8 @@ class Flow:
     complete: bool = True
     scope: frozenset[Axis] = frozenset()
     """The axes that moves may use."""
+    _paid: dict[object, Formula] = field(default_factory=dict[object, Formula])
+    _graphs: dict[object, Layouts] = field(default_factory=dict[object, Layouts])
     _forests: dict[object, Forest | None] = field(default_factory=dict[object, "Forest | None"])
 
     def __post_init__(self) -> None:
@@ -116,9 +115,7 @@ class Flow:
         open_axes = [info for info in axes if info.size is None]
         self.complete = not open_axes and dims <= self.known.keys()
         filled = {i.axis.name: NOMINAL_AXIS for i in open_axes}
-        self.mesh = Mesh(
-            tuple(i for i in sized(program.mesh, {**known, **filled}) if i.size != 1)
-        )
+        self.mesh = Mesh(tuple(i for i in sized(program.mesh, {**known, **filled}) if i.size != 1))
         if self.complete:
             self.sizes = {name: int(size) for name, size in self.known.items()}
             return
@@ -171,9 +168,7 @@ class Flow:
                     value, section, given, [*(later if section == "forward" else ()), *ends]
                 )
 
-    def _place(
-        self, value: str, section: Pass, given: set[Array], last: Sequence[Array]
-    ) -> Place:
+    def _place(self, value: str, section: Pass, given: set[Array], last: Sequence[Array]) -> Place:
         made: dict[int, Array] = {}
         moves: list[int] = []
         reads: dict[int, tuple[Array, ...]] = {}
@@ -265,29 +260,43 @@ class Flow:
 
     def graph(self, array: Array) -> Layouts:
         """Give the graph of an array's layouts over the axes in scope."""
-        mesh = Mesh(tuple(info for info in self.mesh.axes if info.axis in self.scope))
-        return layouts(array, mesh, self.sizes, idle_permutes=False)
+        key = (array.tensor, self.scope)
+        if key not in self._graphs:
+            mesh = Mesh(tuple(info for info in self.mesh.axes if info.axis in self.scope))
+            self._graphs[key] = layouts(array, mesh, self.sizes, idle_permutes=False)
+        return self._graphs[key]
 
     def scopes(self, places: Iterable[Place]) -> Iterator[None]:
         """Narrow the scope to the axes that some values use, then widen it to the whole mesh.
 
         So what is wrong with the axes that are in play is found before what idle ones could do.
         """
-        used: set[Axis] = set()
+        every = frozenset(info.axis for info in self.mesh.axes)
+        for scope in dict.fromkeys((every & self.used(places), every)):
+            self.scope = scope
+            yield
+
+    def used(self, places: Iterable[Place]) -> frozenset[Axis]:
+        """Give the axes that some values use."""
+        found: set[Axis] = set()
         for place in places:
             steps = self.old(place)
             arrays = [*place.roots({}), *place.wants({}, self.member)]
             arrays += [a for s in steps for a in (*s.inputs, s.output)]
-            used.update(x for a in arrays for x in a.layout.used)
-            used.update(x for s in steps for x in axes_of(s))
-        every = frozenset(info.axis for info in self.mesh.axes)
-        for scope in dict.fromkeys((every & used, every)):
-            self.scope = scope
-            yield
+            found.update(x for a in arrays for x in a.layout.used)
+            found.update(x for s in steps for x in axes_of(s))
+        return frozenset(found)
 
     def old(self, place: Place) -> list[Step]:
         """Give the steps that move a value in a pass."""
         return [self.steps[place.section][i] for i in place.moves]
+
+    def paid(self, place: Place) -> Formula:
+        """Give the bytes of the steps that move a value in a pass."""
+        key = (place.value, place.section)
+        if key not in self._paid:
+            self._paid[key] = self.total(self.old(place))
+        return self._paid[key]
 
     def forest(self, place: Place, changed: Mapping[int, Step]) -> Forest | None:
         """Find cheap moves from a value's roots to its wants; None where they can't be found.

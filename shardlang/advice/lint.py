@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from itertools import islice
 from math import prod
 
@@ -49,12 +50,11 @@ from shardlang.ir.printer import statement
 from shardlang.ir.program import Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis
-from shardlang.passes import lower
+from shardlang.passes import check, lower
 from shardlang.passes.live import alive
 from shardlang.planner.einsum import Local
 from shardlang.planner.ways import ways
 from shardlang.rules.errors import Repeated, Unused
-from shardlang.source import Source
 
 WAYS = 4000
 """Operations with more ways than this are left as they are."""
@@ -107,20 +107,26 @@ def advised(program: Program, found: Sequence[Diagnostic]) -> list[Diagnostic]:
     return sorted(listed, key=lambda d: (d.span.start, d.span.end))
 
 
-def fix(
-    program: Program, check: Callable[[Program], list[Diagnostic]], read: Read | None = None
-) -> Fixed:
-    """Apply fixes until none is left: each step is checked, so the last text is as right as the first."""
+def fix(program: Program, read: Read | None = None) -> Fixed:
+    """Apply fixes until none is left: each step is checked, so the last text is as right as the first.
+
+    The program has no errors. `read` reads a changed text; without it, with the program's sizes.
+    """
     reader = read or _reader(program)
     applied: list[Diagnostic] = []
     saved = Formula()
     while True:
-        found = [a for a in lint(program, check(program), reader) if a.text is not None]
+        plan = _checked(program)
+        assert plan is not None
+        work = _Lint(plan, check(program, explicit=True), reader)
+        found = [advice for advice in work.run(quick=True) if advice.text is not None]
         if not found:
             return Fixed(program.source.text, tuple(applied), saved)
-        best = found[0]
+        whole = work.together() if len(found) == len(work.taken) else None
+        done = found if whole is not None else found[:1]
+        best = whole or found[0]
         assert best.text is not None
-        applied.append(best.diagnostic)
+        applied += [advice.diagnostic for advice in done]
         saved += best.saved
         program = replace(reader(best.text), explicit=True)
 
@@ -202,6 +208,7 @@ class _Lint:
     read: Read
     advice: list[Advice] = field(default_factory=list[Advice])
     touched: set[tuple[str, Pass]] = field(default_factory=set[tuple[str, Pass]])
+    taken: list[_Found] = field(default_factory=list["_Found"])
 
     def __post_init__(self) -> None:
         """Lay the steps out."""
@@ -211,23 +218,57 @@ class _Lint:
         }
         self.flow = Flow(self.plan, self.steps)
 
-    def run(self) -> list[Advice]:
-        """Find everything, the largest savings first, none two about the same value."""
+    def run(self, *, quick: bool = False) -> list[Advice]:
+        """Find everything, the largest savings first, none two about the same value.
+
+        If `quick`, operations are left for when nothing simpler is left to fix.
+        """
         self.lines()
         moves = [m for place in self.flow.places.values() if (m := self.moves(place))]
         self.take(moves)
-        self.take([c for section in PASSES for c in self.operations(section)])
+        if not quick or not any(a.text for a in self.advice):
+            self.take([c for section in PASSES for c in self.operations(section)])
         return sorted(self.advice, key=lambda a: -self.flow.nominal(a.saved))
+
+    def together(self) -> Advice | None:
+        """Give all changes that were taken as one, if together they are what was meant."""
+        if len(self.taken) < 2:
+            return None
+        items: dict[Pass, list[Item]] = {
+            p: [Item(s, i) for i, s in enumerate(self.steps[p])] for p in PASSES
+        }
+        saved = Formula()
+        for section in PASSES:
+            own = [found for found in self.taken if found.section == section]
+            if not own:
+                continue
+            joint = _Found(
+                section,
+                {i: s for found in own for i, s in found.changes.items()},
+                tuple(place for found in own for place in found.places),
+                {v: forest for found in own for v, forest in found.forests.items()},
+                Formula.sum(found.saved for found in own),
+            )
+            made = self._items(joint)
+            if made is None:
+                return None
+            items[section] = made[section]
+            saved += joint.saved
+        text = edited(self.plan.program.source, self.steps, items)
+        if text is None or self.same(text, items, saved) is None:
+            return None
+        return replace(self.advice[0], saved=saved, text=text)
 
     def take(self, found: Sequence[_Found]) -> None:
         """Take those that save most and touch nothing that another one touches."""
         for each in sorted(found, key=lambda f: -self.flow.nominal(f.saved)):
-            keys = {(value, each.section) for value in each.values}
+            keys: set[tuple[str, Pass]] = {(value, each.section) for value in each.values}
             if keys & self.touched:
                 continue
             made = self.prove(each)
             if made is not None:
                 self.touched |= keys
+                self.taken.append(each)
                 self.advice.append(made)
 
     # Repeated and unused lines --------------------------------------------------------------
@@ -238,7 +279,7 @@ class _Lint:
         for diagnostic in self.found:
             if not isinstance(diagnostic.mistake, Repeated | Unused):
                 continue
-            places = [
+            places: list[tuple[Pass, int]] = [
                 (section, i)
                 for section in PASSES
                 for i, step in enumerate(self.steps[section])
@@ -251,7 +292,7 @@ class _Lint:
                 self.touched.add((self.flow.member[step.output.name], section))
                 if isinstance(diagnostic.mistake, Unused):
                     gone |= self._dependents(section, i, useless)
-            items = {
+            items: dict[Pass, list[Item]] = {
                 p: [Item(s, i) for i, s in enumerate(self.steps[p]) if (p, i) not in gone]
                 for p in PASSES
             }
@@ -267,7 +308,7 @@ class _Lint:
     def _useless(self) -> set[tuple[Pass, int]]:
         ends = [g.gradient for g in self.plan.gradients]
         lives = alive(self.plan.forward, self.plan.backward, self.plan.outputs, ends)
-        every = [(p, i) for p in PASSES for i in range(len(self.steps[p]))]
+        every: list[tuple[Pass, int]] = [(p, i) for p in PASSES for i in range(len(self.steps[p]))]
         return {place for place, living in zip(every, lives, strict=True) if not living}
 
     def _dependents(
@@ -291,7 +332,7 @@ class _Lint:
         """Find cheaper moves of a value in a pass."""
         if not place.moves or (place.value, place.section) in self.touched:
             return None
-        old = self.flow.total(self.flow.old(place))
+        old = self.flow.paid(place)
         many = sum(step.is_collective for step in self.flow.old(place))
         fewer: _Found | None = None
         for _ in self.flow.scopes([place]):
@@ -340,21 +381,33 @@ class _Lint:
         )
         return [self.flow.places[name, section] for name in names]
 
-    def _others(self, section: Pass, index: int) -> Iterable[Step]:
-        """List an operation's other ways that take no more FLOPs, as steps."""
+    def _others(self, section: Pass, index: int, most: Fraction) -> Iterable[Step]:
+        """List an operation's other ways that take no more FLOPs, as steps.
+
+        Those whose moves are sure to cost more than `most`, at the nominal sizes, are left out.
+        """
         step = self.steps[section][index]
         arrays = (*step.inputs, step.output)
         ends = [(self.flow.graph(a).space, a.tensor.dims) for a in arrays]
-        now = self._split(step)
+        axes = ends[0][0].axes
+        used = {x for a in arrays for x in a.layout.split_axes}
+        now = sum(1 << a for a, axis in enumerate(axes) if axis in used)
+        own = [space.encode(a.layout) for (space, _), a in zip(ends, arrays, strict=True)]
         assert not isinstance(step.op, Relayout)
         listed = list(islice(ways(step.op, ends[:-1], ends[-1]), WAYS + 1))
         if len(listed) > WAYS:
             return
+        floors = self._floors(section, index)
         for way in listed:
-            other = self._as_step(step, way)
-            same = [a.layout for a in (*other.inputs, other.output)]
-            if same != [a.layout for a in arrays] and self._no_more(self._split(other), now):
-                yield other
+            codes = [*way.operands, way.result]
+            if codes == own or not self._no_more(way.split, now, axes):
+                continue
+            least: dict[str, Fraction] = {}
+            for floor, array, code in zip(floors, arrays, codes, strict=True):
+                value = self.flow.member[array.name]
+                least[value] = max(least.get(value, Fraction(0)), floor(code))
+            if sum(least.values()) <= most:
+                yield self._as_step(step, way)
 
     def _as_step(self, step: Step, way: Local) -> Step:
         codes = (*way.operands, way.result)
@@ -364,16 +417,13 @@ class _Lint:
         ]
         return replace(step, inputs=tuple(arrays[:-1]), output=arrays[-1])
 
-    def _split(self, step: Step) -> frozenset[Axis]:
-        """Give the axes that divide an operation's work."""
-        return frozenset(x for a in (*step.inputs, step.output) for x in a.layout.split_axes)
-
-    def _no_more(self, new: frozenset[Axis], now: frozenset[Axis]) -> bool:
-        """Say whether the work is divided at least as much."""
+    def _no_more(self, new: int, now: int, axes: Sequence[Axis]) -> bool:
+        """Say whether the work is divided at least as much; both are masks of axes."""
         if not self.flow.complete:
-            return new >= now
-        size = {info.axis: info.size or 1 for info in self.flow.mesh.axes}
-        return prod(size.get(a, 1) for a in new) >= prod(size.get(a, 1) for a in now)
+            return new & now == now
+        sizes = [self.flow.mesh[axis].size or 1 for axis in axes]
+        many = [prod(n for a, n in enumerate(sizes) if mask >> a & 1) for mask in (new, now)]
+        return many[0] >= many[1]
 
     def _evaluate(self, section: Pass, changes: Changes) -> _Found | None:
         """Give what a change saves, in the nominal sizes' sense maybe nothing; None if it can't be."""
@@ -385,41 +435,61 @@ class _Lint:
             if forest is None:
                 return None
             forests[place.value] = forest
-            before += self.flow.total(self.flow.old(place))
+            before += self.flow.paid(place)
             after += forest.bytes
         return _Found(section, changes, tuple(places), forests, difference(before, after))
 
     def _originals(self, section: Pass, changes: Changes) -> Changes:
         return {-1 - i: self.steps[section][i] for i in changes}
 
-    def _floor(self, section: Pass, step: Step, index: int) -> Fraction:
-        """Give a price that the moves around one changed operation are not below."""
-        total = Fraction(0)
-        for place in self._around(section, {index: step}):
-            changed = {index: step}
-            roots = place.roots(changed)
-            graph = self.flow.graph(step.output if not roots else next(iter(roots)))
-            starts = [graph.space.encode(a.layout) for a in roots]
-            least = 0
-            for want in place.wants(changed, self.flow.member):
-                goal = graph.space.distances_to(graph.space.encode(want.layout))
-                near = [goal[s] for s in starts if s in goal]
-                least = max(least, min(near, default=0))
-            total += graph.cost(least)
-        return total
+    def _floors(self, section: Pass, index: int) -> list[Callable[[int], Fraction]]:
+        """Give, for each end of an operation, a price that its value's moves are not below.
+
+        That is, of the value with the end in a state, the dearest single want from the nearest root.
+        """
+        step = self.steps[section][index]
+
+        def floor(array: Array, *, result: bool) -> Callable[[int], Fraction]:
+            place = self.flow.places[self.flow.member[array.name], section]
+            graph = self.flow.graph(array)
+            space = graph.space
+            roots = {
+                space.encode(a.layout)
+                for a in (*place.given, *(a for i, a in place.made.items() if i != index))
+            }
+            reads = (a for i, own in place.reads.items() if i != index for a in own)
+            wants = {space.encode(a.layout) for a in (*reads, *place.last)}
+
+            def near(goal: int, state: int | None = None) -> int:
+                found = [space.distances_from(root).get(goal) for root in roots]
+                if state is not None:
+                    found.append(space.distances_to(goal).get(state))
+                return min((weight for weight in found if weight is not None), default=0)
+
+            fixed = 0 if result else max((near(goal) for goal in wants), default=0)
+
+            @cache
+            def price(state: int) -> Fraction:
+                if result:
+                    return graph.cost(max((near(goal, state) for goal in wants), default=0))
+                return graph.cost(max(fixed, near(state)))
+
+            return price
+
+        ends = [floor(array, result=False) for array in step.inputs]
+        return [*ends, floor(step.output, result=True)]
+
+    def _now(self, places: Iterable[Place]) -> Fraction:
+        """Give what the moves of values cost now, at the nominal sizes."""
+        return self.flow.nominal(Formula.sum(self.flow.paid(place) for place in places))
 
     def _best(self, section: Pass, index: int) -> _Found | None:
         """Find the best way of an operation, with neighbors where it alone changes nothing."""
         step = self.steps[section][index]
         around = self._around(section, {index: step})
-        now = self.flow.nominal(
-            Formula.sum(self.flow.total(self.flow.old(p)) for p in around)
-        )
         best: _Found | None = None
         ties: list[_Found] = []
-        for other in self._others(section, index):
-            if self._floor(section, other, index) > now:
-                continue
+        for other in self._others(section, index, self._now(around)):
             found = self._evaluate(section, {index: other})
             if found is None:
                 continue
@@ -444,8 +514,14 @@ class _Lint:
                 for reader in self.flow.places[value, section].reads:
                     if reader in tie.changes or not self._open(section, reader):
                         continue
-                    for other in self._others(section, reader):
-                        if not any(a == s.output for a in other.inputs for s in tie.changes.values()):
+                    near = self._around(section, {0: self.steps[section][reader]})
+                    if not self.flow.used(near) <= self.flow.scope:
+                        continue
+                    most = self._now({p.value: p for p in (*tie.places, *near)}.values())
+                    for other in self._others(section, reader, most):
+                        if not any(
+                            a == s.output for a in other.inputs for s in tie.changes.values()
+                        ):
                             continue
                         found = self._evaluate(section, {**tie.changes, reader: other})
                         if found is not None and self.flow.saves(found.saved):
@@ -476,9 +552,12 @@ class _Lint:
 
     def _together(self, place: Place, array: Array, readers: Sequence[int]) -> _Found | None:
         ways_of: dict[int, dict[Array, list[Step]]] = {}
+        most = self._now(
+            self._around(place.section, {i: self.steps[place.section][i] for i in readers})
+        )
         for index in readers:
             listed = ways_of[index] = {}
-            for other in self._others(place.section, index):
+            for other in self._others(place.section, index, most):
                 for own in other.inputs:
                     if own.tensor == array.tensor and own != array:
                         listed.setdefault(own, []).append(other)
@@ -534,7 +613,9 @@ class _Lint:
             return step.output
         made = [step.output for step in new]
         wants = {a for p in found.places for a in p.wants(found.changes, self.flow.member)}
-        return next((a for a in reversed(made) if a in wants), made[-1] if made else next(iter(wants)))
+        return next(
+            (a for a in reversed(made) if a in wants), made[-1] if made else next(iter(wants))
+        )
 
     def _worst(self, found: _Found) -> Step | None:
         """Give the dearest step that goes away."""
@@ -593,9 +674,7 @@ class _Lint:
         items[found.section] = made
         return items
 
-    def same(
-        self, text: str, items: Mapping[Pass, Sequence[Item]], saved: Formula
-    ) -> Plan | None:
+    def same(self, text: str, items: Mapping[Pass, Sequence[Item]], saved: Formula) -> Plan | None:
         """Read a changed text, and give its plan if it is legal, means the steps, and saves as said."""
         try:
             program = replace(self.read(text), explicit=True)
@@ -653,7 +732,11 @@ def _kind(found: _Found, step: Step, steps: Sequence[Step]) -> type[Costly]:
         return Detour
     for index, changed in found.changes.items():
         more = changed.output.layout.unreduced - steps[index].output.layout.unreduced
-        if more and isinstance(changed.op, Linear) and isinstance(step.op, AllReduce | ReduceScatter):
+        if (
+            more
+            and isinstance(changed.op, Linear)
+            and isinstance(step.op, AllReduce | ReduceScatter)
+        ):
             return AddFirst
         if more and isinstance(changed.op, Einsum) and isinstance(step.op, AllGather):
             return ReduceAfter

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any, Literal
 
+    from shardlang.advice.explain import Explanation
     from shardlang.cost.report import Report
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "cost",
     "emit_jax",
+    "explain",
     "load",
     "lower",
     "parse",
@@ -144,6 +146,37 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     from shardlang.backends.jax.emit import emit_jax as emit
 
     return emit(plan, sizes=sizes)
+
+
+def explain(
+    program: Program,
+    strategy: Literal["book", "optimal"] | None = None,
+    *,
+    prices: Literal["book", "link"] = "link",
+    objective: Literal["bytes", "time", "serial"] = "bytes",
+    hardware: str | None = None,
+    budget: float | None = None,
+    keep_gathered: bool = False,
+    forward_only: bool = False,
+) -> Explanation:
+    """Say why a plan has its collectives, which plans are close to it, and what they would cost.
+
+    Without a strategy it is the optimal plan where every size is known, else the book's. The options
+    are those of `lower`. `str()` of the result is what `shardlang explain` prints; it has
+    `.to_dict()`. Raises `ShardlangError`.
+    """
+    from shardlang.advice.explain import explain as explain_plan
+
+    return explain_plan(
+        program,
+        strategy,
+        prices=prices,
+        objective=objective,
+        hardware=hardware,
+        budget=budget,
+        keep_gathered=keep_gathered,
+        forward_only=forward_only,
+    )
 
 
 def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 
 from shardlang.cost.formula import Formula
-from shardlang.cost.models import bytes_moved, Link, Moved
+from shardlang.cost.models import bytes_moved, Link, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
 from shardlang.ir.ops import Coefficient, Collective, Equal, Linear, Relayout
 from shardlang.ir.plan import Pass, Plan, Step
@@ -88,6 +88,7 @@ class Flow:
     complete: bool = True
     scope: frozenset[Axis] = frozenset()
     """The axes that moves may use."""
+    _prices: dict[Step, Formula] = field(default_factory=dict[Step, Formula])
     _paid: dict[object, Formula] = field(default_factory=dict[object, Formula])
     _graphs: dict[object, Layouts] = field(default_factory=dict[object, Layouts])
     _forests: dict[object, Forest | None] = field(default_factory=dict[object, "Forest | None"])
@@ -217,15 +218,10 @@ class Flow:
 
     def price(self, step: Step) -> Formula:
         """Give the bytes that one device sends, as `cost --model link` has them."""
-        if not isinstance(step.op, Collective):
-            return Formula()
-        axes = tuple(a for a in step.op.axes if a in self.mesh)
-        moved = Moved(
-            step.inputs[0].local_bytes,
-            step.output.local_bytes,
-            Monomial.of(*(axis.name for axis in axes)),
-        )
-        return bytes_moved(Link(), step, moved, axes).substitute(self.known)
+        if step not in self._prices:
+            made = priced(step, Link(), self.mesh).substitute(self.known)
+            self._prices[step] = made
+        return self._prices[step]
 
     def total(self, steps: Iterable[Step]) -> Formula:
         """Add up the bytes of steps."""
@@ -420,6 +416,33 @@ def _expanded(term: Monomial, axes: set[str]) -> Iterable[Monomial]:
         for _ in range(power):
             parts = [p for part in parts for p in (part, part * Monomial.of(name))]
     return parts
+
+
+def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
+    """Give the bytes of a step in a model, as `cost` has them; axes that the mesh lacks don't count."""
+    if not isinstance(step.op, Collective):
+        return Formula()
+    axes = tuple(axis for axis in step.op.axes if axis in mesh)
+    moved = Moved(
+        step.inputs[0].local_bytes,
+        step.output.local_bytes,
+        Monomial.of(*(axis.name for axis in axes)),
+    )
+    return bytes_moved(model, step, moved, axes)
+
+
+def bytes_of(plan: Plan, steps: Iterable[Step], model: str, *, numbers: bool = True) -> Formula:
+    """Add up the bytes of steps in a model's name, with a plan's sizes put in if `numbers`."""
+    mesh = Mesh(tuple(info for info in plan.program.mesh.axes if info.size != 1))
+    total = Formula.sum(priced(step, MODELS[model], mesh) for step in steps)
+    if not numbers:
+        return total
+    sizes = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
+    for name in total.names:
+        size = literal_size(name)
+        if size is not None:
+            sizes[name] = Fraction(size)
+    return total.substitute(sizes)
 
 
 def difference(one: Formula, other: Formula) -> Formula:

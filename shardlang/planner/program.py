@@ -94,7 +94,7 @@ def _best_plan(
     table, rate = prices_of(prices), None
     limit = BUDGET if budget is None else budget
     if objective != "bytes":
-        table, rate = _on_hardware(program, hardware or program.hardware, table)
+        table, rate = on_hardware(program, hardware or program.hardware, table)
     if objective == "time":
         from shardlang.planner.overlap import plan_overlapped  # noqa: PLC0415 (it calls back)
 
@@ -117,7 +117,7 @@ def _best_plan(
     )
 
 
-def _on_hardware(program: Program, hardware: str | None, prices: Prices) -> tuple[Prices, Fraction]:
+def on_hardware(program: Program, hardware: str | None, prices: Prices) -> tuple[Prices, Fraction]:
     """Give prices in seconds and the FLOPs/s of a device, as `cost` has them."""
     if hardware is None:
         raise wrong(NoHardware())

@@ -256,7 +256,7 @@ def explain(
 def _why_book(program: Program) -> str | None:
     """Say why a program's optimal plan is not looked for, if it is not."""
     if program.explicit:
-        return "the lines are the steps: nothing is chosen"
+        return "the lines are the steps; `shardlang check` says what would be cheaper"
     missing = _sizeless(program)
     if not missing:
         return None
@@ -420,8 +420,15 @@ class _Text:
         if not other.more:
             return f"{indent}{total}, as much"
         more = f"{si(float(abs(other.more)), self.unit)} {'more' if other.more > 0 else 'less'}"
-        share = "" if other.share is None else f" ({float(100 * other.share):+.3g}%)"
-        return f"{indent}{total}, {more}{share}"
+        return f"{indent}{total}, {more}{self.share(other)}"
+
+    def share(self, other: Other) -> str:
+        """Say how much more or less that is, as a share or, from twice as much, as a factor."""
+        if other.share is None:
+            return ""
+        if other.share >= 1:
+            return f" ({float(1 + other.share):.3g} times as much)"
+        return f" ({float(100 * other.share):+.3g}%)"
 
     def lines(self, other: Other) -> Iterator[str]:
         """Show what another plan does without, and what it has in its place."""
@@ -442,11 +449,7 @@ class _Text:
         if not other.gone and not other.new:
             yield f"`{name}` has the same collectives"
             return
-        yield f"`{name}` instead  ({other.kept} collectives are the same)"
-        yield self.figures("  ", other) + self.ratio(other)
+        many = f"{other.kept} collective{' is' if other.kept == 1 else 's are'} the same"
+        yield f"`{name}` instead  ({many if other.kept else 'no collective is the same'})"
+        yield self.figures("  ", other)
         yield from self.lines(other)
-
-    def ratio(self, other: Other) -> str:
-        """Say how many times as much the other plan costs."""
-        own = other.total - other.more
-        return f", {float(other.total / own):.3g} times as much" if own and other.more else ""

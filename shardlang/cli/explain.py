@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from shardlang.cli import arguments as options
 from shardlang.cli.program import read_program
 from shardlang.cli.render import dress, to_json
-from shardlang.cli.streams import width, write_result
+from shardlang.cli.streams import DEFAULT_WIDTH, width, write_result
 
 NAME = "explain"
 HELP = "each collective with its reason, the plans that are close, what `book` would do"
@@ -37,6 +37,8 @@ def run(arguments: Namespace) -> int:
     if arguments.format == "json":
         write_result(to_json(found.to_dict()), arguments.output)
         return 0
-    columns = width() if arguments.output is None and arguments.format == "text" else 80
+    columns = DEFAULT_WIDTH
+    if arguments.output is None and arguments.format == "text":
+        columns = min(width(), DEFAULT_WIDTH)
     write_result(dress(found.to_text(columns), arguments.format), arguments.output)
     return 0

@@ -1,13 +1,13 @@
 """The plans next to the best one: for each of its collectives, the best plan that does without it.
 
-What a collective serves is done otherwise: a reduction's operation may not leave those partial sums,
-and whoever reads what a move makes may not read it so. The program is searched again under each such
-condition.
+What a collective serves is done otherwise: a reduction's operation may not leave partial sums over its
+axes, and whoever reads what a move makes may not read it so. The program is searched again under each
+such condition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from time import monotonic
@@ -16,6 +16,7 @@ import numpy as np
 
 from shardlang.ir.ops import AllReduce, ReduceScatter
 from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.types import Layout
 from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
@@ -59,13 +60,12 @@ def close_plans(
     problem = build(book, prices, rate=rate, keep_gathered=keep_gathered, forward_only=forward_only)
     work = _Neighbors(problem, plan, book)
     found: dict[object, Close] = {}
-    own = _key(plan)
     for number, (_, step) in enumerate(plan.steps()):
         if not step.is_collective or monotonic() > end:
             continue
         share = max((end - monotonic()) / 4, 0.05)
         made = work.otherwise(number, step, monotonic() + share)
-        if made is not None and _key(made.plan) != own:
+        if made is not None:
             known = found.get(_key(made.plan))
             if known is None or made.cost < known.cost:
                 found[_key(made.plan)] = made
@@ -112,6 +112,9 @@ class _Neighbors:
             chosen.update(found.ways)
             proven = proven and found.bound >= found.cost
         plan = build_plan(self.problem, self.folded.trees, chosen, self.book)
+        section = self.uses.steps[number][0]
+        if (section, step.op, step.inputs, step.output) in _key(plan):
+            return None  # it came back by another way
         return Close(step, plan, total_of(plan, self.problem), proven)
 
     def _without(self, number: int, step: Step) -> dict[int, Vector]:
@@ -119,25 +122,35 @@ class _Neighbors:
         served = self.uses.served(number)
         readers = [*served.direct, *served.beyond]
         maker = self.uses.maker(number)
-        if maker is not None and (isinstance(step.op, AllReduce | ReduceScatter) or not readers):
-            found = self._changed(maker, [len(self.uses.steps[maker][1].inputs)])
-            return {} if found is None else found
+        if maker is not None and isinstance(step.op, AllReduce | ReduceScatter):
+            axes = frozenset(step.op.axes)
+            return self._changed(maker, [-1], lambda _, new: not axes & new.unreduced)
+        if maker is not None and not readers:
+            return self._changed(maker, [-1], lambda old, new: old != new)
         left: dict[int, Vector] = {}
         for reader in readers:
             inputs = self.uses.steps[reader][1].inputs
             ends = [e for e, a in enumerate(inputs) if a.name == step.output.name]
-            left |= self._changed(reader, ends) or {}
+            left |= self._changed(reader, ends, lambda old, new: old != new)
         return left
 
-    def _changed(self, number: int, ends: Iterable[int]) -> dict[int, Vector] | None:
-        """Let an operation do anything but have some of its ends as they are."""
+    def _changed(
+        self, number: int, ends: Iterable[int], allowed: Callable[[Layout, Layout], bool]
+    ) -> dict[int, Vector]:
+        """Let an operation take the ways alone in which some of its ends are had in allowed layouts.
+
+        `allowed` is given the layout that an end has now, and another.
+        """
         section, step = self.uses.steps[number]
         op = self.op_of.get((section, step.output.name))
         if op is None or op not in self.begin:
-            return None
+            return {}
         operation: Operation = self.problem.operations[op]
         left = np.ones(len(operation.ways))
         for end in ends:
+            value = self.problem.values[self.problem.slots[operation.slots[end]].value]
             states = operation.states[end]
-            left[states == states[self.begin[op]]] = 0.0
+            now = value.layout(int(states[self.begin[op]]))
+            fits = np.array([allowed(now, value.layout(s)) for s in range(len(value.codes))])
+            left *= fits[states]
         return {op: left}

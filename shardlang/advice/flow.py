@@ -20,6 +20,7 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Mesh
 from shardlang.planner.prices import sized
+from shardlang.planner.problem import LARGEST
 from shardlang.planner.reshard import Layouts, layouts, steps_along
 
 PASSES: tuple[Pass, ...] = ("forward", "backward")
@@ -35,7 +36,7 @@ MANY = 7
 
 
 class UnknownRouteError(Exception):
-    """A layout that the graph does not lead to."""
+    """A layout that the graph does not lead to, or a tensor with too many layouts for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Flow:
     """The axes that moves may use."""
     _prices: dict[Step, Formula] = field(default_factory=dict[Step, Formula])
     _paid: dict[object, Formula] = field(default_factory=dict[object, Formula])
-    _graphs: dict[object, Layouts] = field(default_factory=dict[object, Layouts])
+    _graphs: dict[object, Layouts | None] = field(default_factory=dict[object, "Layouts | None"])
     _forests: dict[object, Forest | None] = field(default_factory=dict[object, "Forest | None"])
 
     def __post_init__(self) -> None:
@@ -255,12 +256,19 @@ class Flow:
     # Graphs ---------------------------------------------------------------------------------
 
     def graph(self, array: Array) -> Layouts:
-        """Give the graph of an array's layouts over the axes in scope."""
+        """Give the graph of an array's layouts over the axes in scope.
+
+        Raises `UnknownRouteError` where there are too many.
+        """
         key = (array.tensor, self.scope)
         if key not in self._graphs:
             mesh = Mesh(tuple(info for info in self.mesh.axes if info.axis in self.scope))
-            self._graphs[key] = layouts(array, mesh, self.sizes, idle_permutes=False)
-        return self._graphs[key]
+            made = layouts(array, mesh, self.sizes, idle_permutes=False)
+            self._graphs[key] = made if len(made.space.states()) <= LARGEST else None
+        graph = self._graphs[key]
+        if graph is None:
+            raise UnknownRouteError
+        return graph
 
     def scopes(self, places: Iterable[Place]) -> Iterator[None]:
         """Narrow the scope to the axes that some values use, then widen it to the whole mesh.

@@ -31,9 +31,18 @@ from shardlang.advice.errors import (
     TooMany,
     TooWide,
 )
-from shardlang.advice.flow import axes_of, difference, Flow, Forest, PASSES, Place
+from shardlang.advice.flow import (
+    axes_of,
+    difference,
+    Flow,
+    Forest,
+    PASSES,
+    Place,
+    UnknownRouteError,
+)
 from shardlang.backends.units import si
 from shardlang.cost.formula import common_factor, Formula, monomial_text
+from shardlang.cost.symbols import literal_size
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.ops import (
     AllGather,
@@ -46,7 +55,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.printer import statement
+from shardlang.ir.printer import axis_declaration, statement
 from shardlang.ir.program import Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis
@@ -132,13 +141,19 @@ def fix(program: Program, read: Read | None = None) -> Fixed:
 
 
 def _reader(program: Program) -> Read:
-    """Read other texts with the sizes of a program."""
+    """Read other texts with the mesh and the sizes of a program."""
 
     def read(text: str) -> Program:
         from shardlang.frontend.resolve import load_text, Overrides  # noqa: PLC0415 (loads lark)
 
-        sizes = Overrides(sizes=dict(program.sizes.known))
-        return load_text(text, program.source.name, sizes)
+        mesh = ", ".join(axis_declaration(info) for info in program.mesh.axes)
+        sizes = {info.dim.name: info.size for info in program.dims if info.size is not None}
+        given = Overrides(
+            {name: size for name, size in sizes.items() if literal_size(name) is None},
+            mesh or None,
+            forward_only=not program.has_backward,
+        )
+        return load_text(text, program.source.name, given)
 
     return read
 
@@ -357,7 +372,7 @@ class _Lint:
                 continue
             around = self._around(section, {index: self.steps[section][index]})
             for _ in self.flow.scopes(around):
-                best = self._best(section, index)
+                best = self._tried(lambda: self._best(section, index))  # noqa: B023 (called at once)
                 if best is not None:
                     found.append(best)
                     break
@@ -365,6 +380,13 @@ class _Lint:
             if place.section == section:
                 found += self._readers(place)
         return found
+
+    def _tried(self, search: Callable[[], _Found | None]) -> _Found | None:
+        """Search, and give nothing where tensors have too many layouts."""
+        try:
+            return search()
+        except UnknownRouteError:
+            return None
 
     def _open(self, section: Pass, index: int) -> bool:
         """Say whether an operation may be done otherwise, and something around it moves."""
@@ -544,7 +566,9 @@ class _Lint:
                 continue
             around = self._around(place.section, {i: self.steps[place.section][i] for i in readers})
             for _ in self.flow.scopes(around):
-                best = self._together(place, array, readers)
+                best = self._tried(
+                    lambda: self._together(place, array, readers)  # noqa: B023 (called at once)
+                )
                 if best is not None:
                     found.append(best)
                     break

@@ -44,6 +44,8 @@ def run(arguments: Namespace) -> int:
 
     Errors are shown and not fixed: `--fix` then writes nothing.
     """
+    if arguments.fix:
+        arguments.passes = "both"  # a fix has to suit what the backward pass reads
     source = read_text(arguments)
     found = _diagnostics(source, arguments)
     if arguments.fix and not _status(found):

@@ -127,15 +127,19 @@ def fix(program: Program, read: Read | None = None) -> Fixed:
     while True:
         plan = _checked(program)
         assert plan is not None
-        work = _Lint(plan, check(program, explicit=True), reader)
-        found = [advice for advice in work.run(quick=True) if advice.text is not None]
+        warnings = check(program, explicit=True)
+        # All at once is proven once; where that fails, or lines are useless, one after the other.
+        work = _Lint(plan, warnings, reader, sure=False)
+        found = work.run(quick=True)
+        whole = work.together() if len(found) == len(work.taken) else None
+        if whole is None:
+            listed = _Lint(plan, warnings, reader).run(quick=True)
+            found = [advice for advice in listed if advice.text is not None][:1]
         if not found:
             return Fixed(program.source.text, tuple(applied), saved)
-        whole = work.together() if len(found) == len(work.taken) else None
-        done = found if whole is not None else found[:1]
         best = whole or found[0]
         assert best.text is not None
-        applied += [advice.diagnostic for advice in done]
+        applied += [advice.diagnostic for advice in found]
         saved += best.saved
         program = replace(reader(best.text), explicit=True)
 
@@ -216,11 +220,12 @@ class _Found:
 
 @dataclass
 class _Lint:
-    """The lint at work on one plan."""
+    """The lint at work on one plan; if not `sure`, changes are taken that are still to be proven."""
 
     plan: Plan
     found: Sequence[Diagnostic]
     read: Read
+    sure: bool = True
     advice: list[Advice] = field(default_factory=list[Advice])
     touched: set[tuple[str, Pass]] = field(default_factory=set[tuple[str, Pass]])
     taken: list[_Found] = field(default_factory=list["_Found"])
@@ -247,7 +252,7 @@ class _Lint:
 
     def together(self) -> Advice | None:
         """Give all changes that were taken as one, if together they are what was meant."""
-        if len(self.taken) < 2:
+        if not self.taken:
             return None
         items: dict[Pass, list[Item]] = {
             p: [Item(s, i) for i, s in enumerate(self.steps[p])] for p in PASSES
@@ -610,7 +615,7 @@ class _Lint:
             return None
         source = self.plan.program.source
         text = edited(source, self.steps, items)
-        if text is None or self.same(text, items, found.saved) is None:
+        if text is None or (self.sure and self.same(text, items, found.saved) is None):
             return None
         step = self._worst(found)
         if step is None or step.span is None:

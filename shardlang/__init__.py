@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any, Literal
 
+    from shardlang.advice.explain import Explanation
     from shardlang.cost.report import Report
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
@@ -37,6 +38,7 @@ __all__ = [
     "check",
     "cost",
     "emit_jax",
+    "explain",
     "load",
     "lower",
     "parse",
@@ -190,6 +192,41 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     return emit(plan, sizes=sizes)
 
 
+def explain(
+    program: Program,
+    strategy: Literal["book", "optimal"] | None = None,
+    *,
+    prices: Literal["book", "link"] = "link",
+    objective: Literal["bytes", "time", "serial"] | None = None,
+    hardware: str | None = None,
+    budget: float | None = None,
+    memory_limit: float | Fraction | None = None,
+    keep_gathered: bool | None = None,
+    forward_only: bool = False,
+    sub_axes: bool | None = None,
+) -> Explanation:
+    """Say why a plan has its collectives, which plans are close to it, and what they would cost.
+
+    Without a strategy it is the optimal plan where every size is known, else the book's. The options
+    are those of `lower`. `str()` of the result is what `shardlang explain` prints; it has
+    `.to_dict()`. Raises `ShardlangError`.
+    """
+    from shardlang.advice.explain import explain as explain_plan
+
+    return explain_plan(
+        program,
+        strategy,
+        prices=prices,
+        objective=objective,
+        hardware=hardware,
+        budget=budget,
+        memory_limit=memory_limit,
+        keep_gathered=keep_gathered,
+        forward_only=forward_only,
+        sub_axes=sub_axes,
+    )
+
+
 def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]:
     """List every error and warning of a program, or of its text; nothing is raised.
 
@@ -197,6 +234,7 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
     """
     from dataclasses import replace
 
+    from shardlang.advice.lint import advised
     from shardlang.cost.hardware import hardware_mistakes, hardware_of
     from shardlang.passes import check as check_program
     from shardlang.source import Source
@@ -206,7 +244,10 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
         resolved = parse(program) if isinstance(program, str) else program
         if explicit:
             resolved = replace(resolved, explicit=True)
-        found += check_program(resolved)
+        listed = check_program(resolved)
+        if resolved.explicit and all(each.severity == "warning" for each in listed):
+            listed = advised(resolved, listed)
+        found += listed
     except ShardlangError as error:
         found += error.diagnostics
         if isinstance(program, str):

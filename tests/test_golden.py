@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).parent / "cases"
-COMMANDS = ("lower", "cost", "check")
+COMMANDS = ("lower", "cost", "check", "explain")
 PROGRAMS = sorted(path for command in COMMANDS for path in (CASES / command).glob("*.shd"))
 
 

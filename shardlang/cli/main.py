@@ -14,7 +14,7 @@ from typing import Protocol
 
 from shardlang import __version__
 from shardlang.cli import arguments as options
-from shardlang.cli import check, cost, emit_jax, fmt, hardware, lower, solve, verify
+from shardlang.cli import check, cost, emit_jax, explain, fmt, hardware, lower, solve, verify
 from shardlang.cli.streams import (
     complain,
     finish,
@@ -52,10 +52,20 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: tuple[Command, ...] = (cost, lower, emit_jax, check, verify, solve, fmt, hardware)
+COMMANDS: tuple[Command, ...] = (
+    cost,
+    lower,
+    explain,
+    emit_jax,
+    check,
+    verify,
+    solve,
+    fmt,
+    hardware,
+)
 """In the order of the help."""
 
-NOT_YET = frozenset({"explain", "plan", "plot"})
+NOT_YET = frozenset({"plan", "plot"})
 """Commands of later versions: typing one says so."""
 
 GREETING = """\

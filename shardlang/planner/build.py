@@ -17,6 +17,7 @@ from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
 from shardlang.planner.problem import Operation, Problem, Value
+from shardlang.planner.reasons import with_reasons
 from shardlang.planner.reshard import steps_along
 from shardlang.planner.trees import Trees
 from shardlang.source import Span
@@ -154,8 +155,7 @@ class Builder:
             assert array in self.made, f"{array} is made by nothing"
             return array
         source = self.obtain(step.inputs[0], span)
-        reason = f"on the cheapest way to where {array.name} is had"
-        return self.add(replace(step, inputs=(source,), rule="optimal", reason=reason, span=span))
+        return self.add(replace(step, inputs=(source,), rule="optimal", span=span))
 
     def _view(self, array: Array, op: Rename, original: Tensor, span: Span | None) -> Array:
         """Have a view of a value: in every other layout of a pass it gets another name.
@@ -194,8 +194,7 @@ class Builder:
             for made, trail in meeting.parts:
                 array = part(made)
                 for step in steps_along(value.graph, array, trail):
-                    reason = f"it is added up to {name}"
-                    array = self.add(replace(step, rule="optimal", reason=reason, span=span))
+                    array = self.add(replace(step, rule="optimal", span=span))
                 operands.append(array)
             total = Tensor(name, tensor.dims, tensor.dtype)
             op = Linear((Coefficient(),) * len(operands))
@@ -283,4 +282,4 @@ def build_plan(
     plan = replace(
         book, strategy="optimal", forward=forward, backward=backward, alternatives=(), warnings=()
     )
-    return named(made_again_for_nothing(plan))
+    return with_reasons(named(made_again_for_nothing(plan)))

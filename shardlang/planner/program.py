@@ -56,7 +56,7 @@ def best_plan(
     limit = None if memory_limit is None else Fraction(memory_limit)
 
     def find(program: Program, seconds_left: float) -> Plan:
-        aim = _aim(program, objective, hardware or program.hardware, table)
+        aim = aim_of(program, objective, hardware, table)
         task = Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
         return _planned(task, aim, limit, seconds_left)
 
@@ -72,7 +72,7 @@ def best_plan(
     return replace(plan, proof=proof, alternatives=alternatives(plan))
 
 
-def _aim(
+def aim_of(
     program: Program, objective: Objective | None, hardware: str | None, prices: Prices
 ) -> Aim:
     """Settle what is to be least, with prices in seconds where it is a time, as `cost` has them."""

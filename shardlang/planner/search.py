@@ -153,7 +153,7 @@ class Search:
         while todo and not self.late():
             op = todo.pop(0)
             scores = self.scores(op, ways, everything)
-            best = int(np.argmin(scores))
+            best = int(everything.domains[op].ways[int(np.argmin(scores))])
             if best == ways[op]:
                 continue
             before = self._near(op, ways)
@@ -186,9 +186,16 @@ class Search:
         """What a bound has to reach so that nothing better is left: costs are multiples."""
         return min(self.cost - FINEST + 1, self.guess)
 
-    def run(self, begin: Assignment) -> Found:
-        """Search until the bound meets the best plan or time is over."""
+    def run(self, begin: Assignment, without: Mapping[int, Vector] | None = None) -> Found:
+        """Search until the bound meets the best plan or time is over.
+
+        `without` gives, for some operations, 1 for each way that is left and 0 for the others;
+        `begin` uses none of those.
+        """
         everything = self.bound.start()
+        for op, left in (without or {}).items():
+            everything.domains[op] = everything.domains[op].only(np.flatnonzero(left))
+            self.bound.allow(everything, op)
         self.offer(self.fill(everything, begin))
         self.offer(self.improve(self.best, everything))
         root = everything.copy()

@@ -243,6 +243,10 @@ class UnusedCotangent(Mistake):
         return "is the name misspelt here, or where it is read?"
 
 
+def _cost(saved: str | None) -> str:
+    return "" if saved is None else f"; without it a device would move {saved} less"
+
+
 @dataclass(frozen=True)
 class Repeated(Mistake):
     """The same collective twice: the second makes nothing new."""
@@ -252,10 +256,11 @@ class Repeated(Mistake):
     severity: ClassVar[Severity] = "warning"
 
     made: str
+    saved: str | None = None
 
     def message(self) -> str:
         """Say what is there already."""
-        return f"{self.made} is made already by an earlier line of this pass"
+        return f"{self.made} is made already by an earlier line of this pass{_cost(self.saved)}"
 
     def hint(self) -> str | None:
         """Say what to do."""
@@ -271,10 +276,11 @@ class Unused(Mistake):
     severity: ClassVar[Severity] = "warning"
 
     made: str
+    saved: str | None = None
 
     def message(self) -> str:
         """Say what is not used."""
-        return f"no later line reads {self.made}, and it is no result"
+        return f"no later line reads {self.made}, and it is no result{_cost(self.saved)}"
 
     def hint(self) -> str | None:
         """Say what to do."""

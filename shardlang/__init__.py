@@ -227,10 +227,16 @@ def explain(
     )
 
 
-def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]:
+def check(
+    program: Program | str,
+    *,
+    explicit: bool = False,
+    prices: Literal["book", "link"] = "link",
+) -> list[Diagnostic]:
     """List every error and warning of a program, or of its text; nothing is raised.
 
-    `explicit` demands that each line is legal as it stands, with no inferred communication.
+    `explicit` demands that each line is legal as it stands, with no inferred communication. The lines
+    of an explicit program that move more than they have to, by `prices`, get a warning.
     """
     from dataclasses import replace
 
@@ -246,7 +252,7 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
             resolved = replace(resolved, explicit=True)
         listed = check_program(resolved)
         if resolved.explicit and all(each.severity == "warning" for each in listed):
-            listed = advised(resolved, listed)
+            listed = advised(resolved, listed, prices)
         found += listed
     except ShardlangError as error:
         found += error.diagnostics

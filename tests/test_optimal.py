@@ -20,6 +20,7 @@ import shardlang as sl
 from shardlang.ir.ops import AllGather, AllReduce, Permute, ReduceScatter
 from shardlang.ir.plan import Plan
 from shardlang.ir.printer import print_plan
+from shardlang.passes import check
 from shardlang.planner.prices import price
 from shardlang.planner.program import plan_program
 
@@ -421,7 +422,7 @@ def test_attention_with_random_layouts(seed):
     assert plan.proof.optimal, text
     assert plan.proof.cost == moved(plan) < moved(sl.lower(sl.parse(text)))
     check_numbers(plan, seed)
-    assert [x for x in sl.check(printed, explicit=True) if x.severity == "error"] == [], printed
+    assert [x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"] == [], printed
     assert moved(sl.lower(sl.parse(printed))) == plan.proof.cost
 
 
@@ -442,7 +443,7 @@ def test_random_programs(batch):
         assert plan.proof.cost == moved(plan, prices), shown
         check_numbers(plan, seed)
         printed = print_plan(plan)
-        assert [x for x in sl.check(printed, explicit=True) if x.severity == "error"] == [], shown
+        assert [x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"] == [], shown
         again = sl.lower(sl.parse(printed))
         assert moved(again, prices) == plan.proof.cost, shown
         assert (again.outputs, set(again.gradients)) == (plan.outputs, set(plan.gradients)), shown
@@ -530,7 +531,9 @@ def test_examples_are_solved(name, objective, prices):
 
     assert plan.proof is not None
     assert plan.proof.optimal
-    assert [] == sl.check(print_plan(plan), explicit=True)
+    found = sl.check(print_plan(plan), explicit=True, prices=prices)
+    # A plan of least time need not move the least bytes.
+    assert [] == [d for d in found if objective == "bytes" or d.severity == "error"]
     if prices == "book":
         total = sl.cost(plan).to_dict()["totals"]["total"]
         if objective == "bytes":

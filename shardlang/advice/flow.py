@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 
 from shardlang.cost.formula import Formula
-from shardlang.cost.models import bytes_moved, Link, Model, MODELS, Moved
+from shardlang.cost.models import bytes_moved, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
 from shardlang.ir.ops import Coefficient, Collective, Equal, Linear, Relayout
 from shardlang.ir.plan import Pass, Plan, Step
@@ -83,6 +83,7 @@ class Flow:
 
     plan: Plan
     steps: dict[Pass, tuple[Step, ...]]
+    prices: str = "link"
     member: dict[str, str] = field(default_factory=dict[str, str])
     places: dict[tuple[str, Pass], Place] = field(default_factory=dict[tuple[str, Pass], Place])
     compared: frozenset[str] = frozenset()
@@ -222,9 +223,9 @@ class Flow:
     # Prices ---------------------------------------------------------------------------------
 
     def price(self, step: Step) -> Formula:
-        """Give the bytes that one device sends, as `cost --model link` has them."""
+        """Give the bytes of a step, as `cost --model` has them."""
         if step not in self._prices:
-            made = priced(step, Link(), self.mesh).substitute(self.known)
+            made = priced(step, MODELS[self.prices], self.mesh).substitute(self.known)
             self._prices[step] = made
         return self._prices[step]
 
@@ -267,7 +268,7 @@ class Flow:
         key = (array.tensor, self.scope)
         if key not in self._graphs:
             mesh = Mesh(tuple(info for info in self.mesh.axes if info.axis in self.scope))
-            made = layouts(array, mesh, self.sizes)
+            made = layouts(array, mesh, self.sizes, self.prices)
             self._graphs[key] = made if len(made.space.states()) <= LARGEST else None
         graph = self._graphs[key]
         if graph is None:

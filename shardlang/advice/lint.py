@@ -99,24 +99,33 @@ class Fixed:
     saved: Formula
 
 
-def lint(program: Program, found: Sequence[Diagnostic], read: Read | None = None) -> list[Advice]:
+def lint(
+    program: Program,
+    found: Sequence[Diagnostic],
+    read: Read | None = None,
+    prices: str = "link",
+) -> list[Advice]:
     """List what an explicit program may do cheaper; `found` is what checking it gave, without errors.
+
+    `prices` says what counts as bytes: what a device sends (`link`), or the book's (`book`).
 
     Warnings of repeated and unused lines among `found` come back with what they cost.
     """
     plan = _checked(program)
     assert plan is not None
-    return _Lint(plan, found, read or _reader(program)).run()
+    return _Lint(plan, found, read or _reader(program), prices).run()
 
 
-def advised(program: Program, found: Sequence[Diagnostic]) -> list[Diagnostic]:
+def advised(
+    program: Program, found: Sequence[Diagnostic], prices: str = "link"
+) -> list[Diagnostic]:
     """Give the warnings of an explicit program: those found by checking it, and the lint's."""
     listed = [d for d in found if not isinstance(d.mistake, Repeated | Unused)]
-    listed += [advice.diagnostic for advice in lint(program, found)]
+    listed += [advice.diagnostic for advice in lint(program, found, prices=prices)]
     return sorted(listed, key=lambda d: (d.span.start, d.span.end))
 
 
-def fix(program: Program, read: Read | None = None) -> Fixed:
+def fix(program: Program, read: Read | None = None, prices: str = "link") -> Fixed:
     """Apply fixes until none is left: each step is checked, so the last text is as right as the first.
 
     The program has no errors. `read` reads a changed text; without it, with the program's sizes.
@@ -129,11 +138,11 @@ def fix(program: Program, read: Read | None = None) -> Fixed:
         assert plan is not None
         warnings = check(program, explicit=True)
         # All at once is proven once; where that fails, or lines are useless, one after the other.
-        work = _Lint(plan, warnings, reader, sure=False)
+        work = _Lint(plan, warnings, reader, prices, sure=False)
         found = work.run(quick=True)
         whole = work.together() if len(found) == len(work.taken) else None
         if whole is None:
-            listed = _Lint(plan, warnings, reader).run(quick=True)
+            listed = _Lint(plan, warnings, reader, prices).run(quick=True)
             found = [advice for advice in listed if advice.text is not None][:1]
         if not found:
             return Fixed(program.source.text, tuple(applied), saved)
@@ -225,6 +234,7 @@ class _Lint:
     plan: Plan
     found: Sequence[Diagnostic]
     read: Read
+    prices: str = "link"
     sure: bool = True
     advice: list[Advice] = field(default_factory=list[Advice])
     touched: set[tuple[str, Pass]] = field(default_factory=set[tuple[str, Pass]])
@@ -236,7 +246,7 @@ class _Lint:
             "forward": self.plan.forward,
             "backward": self.plan.backward,
         }
-        self.flow = Flow(self.plan, self.steps)
+        self.flow = Flow(self.plan, self.steps, self.prices)
 
     def run(self, *, quick: bool = False) -> list[Advice]:
         """Find everything, the largest savings first, none two about the same value.

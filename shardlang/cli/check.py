@@ -87,8 +87,8 @@ def _fix(source: Source, arguments: Namespace) -> int:
     def read(text: str) -> Program:
         return resolve_text(Source(source.name, text), arguments)
 
-    fixed = fix(replace(program, explicit=True), read)
-    left = check(replace(read(fixed.text), explicit=True))
+    fixed = fix(replace(program, explicit=True), read, arguments.prices)
+    left = check(replace(read(fixed.text), explicit=True), prices=arguments.prices)
     target = arguments.output
     if target is None and arguments.text is None and arguments.file != "-":
         target = arguments.file
@@ -136,4 +136,4 @@ def _diagnostics(source: Source, arguments: Namespace) -> list[Diagnostic]:
     except ShardlangError as error:
         wrong = [] if arguments.hardware is not None else hardware_mistakes(source)
         return list(ShardlangError([*error.diagnostics, *wrong]).diagnostics)
-    return check(program, explicit=arguments.explicit)
+    return check(program, explicit=arguments.explicit, prices=arguments.prices)

@@ -80,6 +80,8 @@ class Measurer:
         devices = math.prod(case.mesh.values())
         worker = self._worker("dtensor", devices) if name == "dtensor" else self._worker("jax")
         answer = worker.ask(job, PATIENCE)
+        if name == "dtensor" and answer.get("failed", "").startswith("no answer"):
+            answer = {"refused": f"timed out after {LIMIT} s"}
         if "failed" not in answer:
             self.cache.keep(key, answer)
         return answer

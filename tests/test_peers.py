@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from peers_lib.hlo import count, groups, pairs, UncountedError
 from peers_lib.meaning import whole
@@ -327,24 +325,29 @@ def test_means_and_losses() -> None:
     lost = "\n".join(losses(rows))
 
     # Against DTensor: 1/8, 4 and 1; against the better one: 1/4, 1, 4.
-    against = {text[:54].strip(): text[54:].split() for text in printed}
+    against = {text[:33].strip(): text[33:].split() for text in printed}
     half = f"{0.5 ** (1 / 3):.3f}"
-    best = "the best of them, AllReduce + slice as ReduceScatter"
-    assert [half, "3", "1", "1", "0", "0"] == against["DTensor, as dispatched"]
-    assert ["1.000", "5", "2", "2", "1", "1"] == against[best]
+    assert [half, "3", "1", "1", "0", "0"] == against["DTensor"]
+    assert ["1.000", "5", "2", "2", "1", "1"] == against["best of them"]
+    # Twice the bytes of Shardy's, which is the better one in `better` alone, with DTensor's 80.
+    assert f"{(1 / 8 * 4) ** (1 / 3):.3f}" == against["best of them, raw"][0]
     assert "DTensor: 3 answered, 2 timed out after 20 s" in printed
     assert "the text of worse" in lost
     assert "the text of lost" in lost
     assert "the text of better" not in lost
-    assert "ReduceScatter): 2" in lost
+    assert "a peer moves less: 2" in lost
 
 
 def test_a_difference_between_plan_and_module_is_told() -> None:
-    """Bytes that the plan does not have, and wrong values, stand under the program's line."""
-    good, bad = row("good", 8, 8, 8), row("bad", 8, 8, 8)
-    bad.ours = {**bad.ours, "planned": float(Fraction(4)), "error": 0.5}
+    """Bytes that the plan does not have, and wrong values, are problems; fewer bytes are a note."""
+    good, bad, merged = row("good", 8, 8, 8), row("bad", 8, 8, 8), row("merged", 8, 8, 8)
+    bad.ours = {**bad.ours, "planned": 4.0, "error": 0.5}
+    merged.ours = {**merged.ours, "planned": 16.0}
 
-    assert not list(good.problems())
+    assert not [*good.problems(), *good.notes(), *merged.problems()]
     assert ["values or gradients are wrong by 5.0e-01", "planned 4 bytes, compiled 8"] == list(
         bad.problems()
+    )
+    assert ["planned 16 bytes, compiled 8: XLA has merged equal steps of the plan"] == list(
+        merged.notes()
     )

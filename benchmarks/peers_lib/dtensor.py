@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -170,19 +169,29 @@ class OverTimeError(Exception):
     """A program that took longer than allowed."""
 
 
-@contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Raise `OverTimeError` after so many seconds of this process's work: others may be busy too."""
+class Limit:
+    """Raises `OverTimeError` after so many seconds of this process's work: others may be busy too.
 
-    def stop(_signal: int, _frame: Any) -> None:
-        raise OverTimeError
+    `over` says so afterwards, since an error raised inside C++ comes out as another one.
+    """
 
-    signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.over = False
+
+    def __enter__(self) -> None:
+        """Start."""
+        signal.signal(signal.SIGPROF, self._stop)
+        # Again every second: what runs may swallow an error.
+        signal.setitimer(signal.ITIMER_PROF, self._seconds, 1.0)
+
+    def __exit__(self, *_error: object) -> None:
+        """Stop."""
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _stop(self, _signal: int, _frame: Any) -> None:
+        self.over = True
+        raise OverTimeError
 
 
 def _mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
@@ -217,17 +226,12 @@ def measure(text: str, *, limit: int) -> dict[str, Any]:
         return {"refused": "not expressible"}
     axes = program.mesh.axes
     mesh = _mesh(tuple(a.size or 1 for a in axes), tuple(a.axis.name for a in axes))
-    counter = Counter()
-    start = time.process_time()
+    counter, time_limit = Counter(), Limit(limit)
     try:
-        with _limit(limit), _true_all_to_all(counter):
+        with time_limit, _true_all_to_all(counter):
             _run(program, leaves, ends, mesh, counter)
-    except OverTimeError:
-        return {"refused": f"timed out after {limit} s"}
     except Exception as error:  # noqa: BLE001 - whatever DTensor raises is its refusal
-        if (
-            time.process_time() - start >= limit
-        ):  # raised inside C++, which makes another error of it
+        if time_limit.over:
             return {"refused": f"timed out after {limit} s"}
         first = (str(error).splitlines() or [""])[0]
         return {"refused": f"{type(error).__name__}: {first}"}

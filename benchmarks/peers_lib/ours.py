@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,10 @@ from shardlang.planner.prices import price
 
 RUNS = 9
 """Timed runs of each program, by turns."""
+
+
+FAINT = 1e-2
+"""An array whose values are all smaller than this part of the largest is compared at that scale."""
 
 
 def moved(plan: Plan) -> Fraction:
@@ -68,10 +73,7 @@ def measure(text: str, *, budget: float, wall: bool, keep: bool = True) -> dict[
     wanted, slopes = jax.jit(given.plain(xla.Numpy()))(inputs, cotangents)
     names = {module_name: i for i, module_name in enumerate(module["OUTPUTS"])}
     order = [names[a.name] for a in given.ends]
-    answer["error"] = max(
-        [_error(outputs[i], y) for i, y in zip(order, wanted, strict=True)]
-        + [_error(a, b) for a, b in zip(gradients, slopes, strict=True)]
-    )
+    answer["error"] = _error([*(outputs[i] for i in order), *gradients], [*wanted, *slopes])
     if wall:
         answer["wall"] = _times(
             ours, (placed, seeds), xla.compiled(text), given, inputs, cotangents
@@ -90,14 +92,24 @@ def _data(given: xla.Sharded) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(draw(x.shape) for x in ins), tuple(draw(x.shape) for x in seeds)
 
 
-def _error(got: Any, want: Any) -> float:
-    """Give the largest difference, relative to the largest value."""
-    left, right = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    if left.shape != right.shape or not np.isfinite(right).all():
-        return float("inf")
-    scale = max(float(np.max(np.abs(right), initial=0.0)), 1e-6)
-    error = float(np.max(np.abs(left - right), initial=0.0)) / scale
-    return error if error == error else float("inf")  # noqa: PLR0124 - not a number
+def _error(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """Give the largest difference of any array, relative to that array's largest value.
+
+    A gradient that is zero but for rounding (of what a softmax takes away again) has no largest value
+    of its own: arrays count as at least `FAINT` of the largest of all.
+    """
+    wide = [np.asarray(x, np.float64) for x in wanted]
+    largest = max(float(np.max(np.abs(x), initial=0.0)) for x in wide)
+    worst = 0.0
+    for got, want in zip(found, wide, strict=True):
+        if got.shape != want.shape:
+            return float("inf")
+        scale = max(float(np.max(np.abs(want), initial=0.0)), FAINT * largest, 1e-30)
+        error = float(np.max(np.abs(np.asarray(got, np.float64) - want), initial=0.0)) / scale
+        if not np.isfinite(error):
+            return float("inf")
+        worst = max(worst, error)
+    return worst
 
 
 def _times(

@@ -76,6 +76,7 @@ def aim_of(
     program: Program, objective: Objective | None, hardware: str | None, prices: Prices
 ) -> Aim:
     """Settle what is to be least, with prices in seconds where it is a time, as `cost` has them."""
+    hardware = hardware or program.hardware
     if objective == "bytes" or (objective is None and hardware is None):
         return Aim("bytes", prices)
     if hardware is None:

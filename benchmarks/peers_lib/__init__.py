@@ -1,0 +1,1 @@
+"""The parts of the benchmark against other partitioners; `benchmarks/peers.py` is its command."""

@@ -411,7 +411,9 @@ def test_attention_with_random_layouts(seed):
     assert plan.proof.optimal, text
     assert plan.proof.cost == moved(plan) < moved(sl.lower(sl.parse(text)))
     check_numbers(plan, seed)
-    assert [x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"] == [], printed
+    assert [x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"] == [], (
+        printed
+    )
     assert moved(sl.lower(sl.parse(printed))) == plan.proof.cost
 
 
@@ -432,7 +434,9 @@ def test_random_programs(batch):
         assert plan.proof.cost == moved(plan, prices), shown
         check_numbers(plan, seed)
         printed = print_plan(plan)
-        assert [x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"] == [], shown
+        assert [
+            x for x in check(sl.parse(printed), explicit=True) if x.severity == "error"
+        ] == [], shown
         again = sl.lower(sl.parse(printed))
         assert moved(again, prices) == plan.proof.cost, shown
         assert (again.outputs, set(again.gradients)) == (plan.outputs, set(plan.gradients)), shown

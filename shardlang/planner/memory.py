@@ -39,8 +39,9 @@ SUBSETS = 5
 SEARCHED = 3
 """Of so many parameters there is a search for every set."""
 
-LOW, HIGH = -10, 12
-"""Powers of 2 of the price of a byte held, against one that is moved: little else counts at the highest."""
+LOW, STEEP = -10, (12, 6, 2)
+"""Prices of a byte held, against one that is moved, as powers of 2: at the first of the steep ones little
+else counts. The sum that is priced is not the peak, so that less of it can take more at the peak."""
 
 SHOWN = 3
 """How many arrays an error lists."""
@@ -78,9 +79,8 @@ def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: fl
     """
     if free.proof is None:
         return fitting(free, limit)
-    pool = _Pool(task, aim, limit)
-    pool.offer(free)
-    if pool.best is None:
+    pool = _Pool(task, aim, limit, free.proof.bound)
+    if not pool.offer(free):
         _look(pool, free, monotonic() + budget)
     if pool.best is None:
         raise wrong(_too_much(pool.leanest, pool.least, limit))
@@ -94,13 +94,18 @@ def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: fl
 class _Pool:
     """The plans found: the best of those that fit, and the one that takes least."""
 
-    def __init__(self, task: Task, aim: Aim, limit: Fraction) -> None:
-        """Begin with none."""
-        self.task, self.aim, self.limit = task, aim, limit
+    def __init__(self, task: Task, aim: Aim, limit: Fraction, bound: Fraction) -> None:
+        """Begin with none; no plan comes to less than `bound`."""
+        self.task, self.aim, self.limit, self.bound = task, aim, limit, bound
         self.best: Plan | None = None
         self.key: tuple[Fraction, ...] = ()
         self.leanest: Plan = task.books[-1]
         self.least = peak(self.leanest)
+
+    @property
+    def done(self) -> bool:
+        """Whether no plan can be better than the best."""
+        return self.best is not None and self.key[0] <= self.bound
 
     def offer(self, plan: Plan) -> bool:
         """Take note of a plan; say whether it fits."""
@@ -168,7 +173,7 @@ class _Question:
 
 
 def _look(pool: _Pool, free: Plan, end: float) -> None:
-    """Fill the pool until time is over or there is nothing more to try."""
+    """Fill the pool until time is over, the best is known, or there is nothing more to try."""
     task, sums = pool.task, _sums(pool.aim)
     for plan in (free, *task.books):
         pool.spread(plan)
@@ -177,13 +182,14 @@ def _look(pool: _Pool, free: Plan, end: float) -> None:
     ]
     for number, question in enumerate(questions):
         share = monotonic() + max(end - monotonic(), 0.0) / (len(questions) - number)
-        _price_memory(pool, question, share)
+        if not pool.done:
+            _price_memory(pool, question, share)
     held = kept_copies(free.program, free.forward, free.backward)
     names = sorted({each.leaf.name for each in held} - task.must)
     for many in range(1, len(names) if len(names) <= SEARCHED else 0):
         for chosen in combinations(names, many):
             for each in sums:
-                if monotonic() < end:
+                if monotonic() < end and not pool.done:
                     _Question(*each, task.must.union(chosen)).ask(pool, Fraction(0), end)
 
 
@@ -203,15 +209,15 @@ def _price_memory(pool: _Pool, question: _Question, end: float) -> None:
     if question.ask(pool, Fraction(0), end):
         return
     rate = _rate(pool, question)
-    low, high = LOW, HIGH
-    if monotonic() > end or not question.ask(pool, rate * 2**HIGH, end):
-        return
+
+    def enough(power: int) -> bool:
+        fits = question.ask(pool, rate * Fraction(2) ** power, end)
+        return fits or monotonic() > end
+
+    low, high = LOW, next((power for power in STEEP if enough(power)), LOW)
     while high - low > 1 and monotonic() < end:
         middle = (low + high) // 2
-        if question.ask(pool, rate * Fraction(2) ** middle, end):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
 
 
 def _rate(pool: _Pool, question: _Question) -> Fraction:

@@ -48,7 +48,8 @@ def best_plan(
 
     With no `objective` it is T_overlapped where the hardware is known with all figures that times
     need, else bytes. `memory_limit` are the bytes that a device has. `sub_axes` says whether axes may be
-    split into parts; by default where few are (see `parts`). Prices are in bytes here; `plan_program`
+    split into parts; by default where few are (see `parts`), and not for times: the parts of a ring share
+    its links, which prices in seconds don't know. Prices are in bytes here; `plan_program`
     takes others. Raises `ShardlangError`, also where times are asked for and no hardware is known, and
     where nothing is found that fits.
     """
@@ -61,6 +62,8 @@ def best_plan(
         return _planned(task, aim, limit, seconds_left)
 
     try:
+        if sub_axes is None and aim_of(program, objective, hardware, table).objective != "bytes":
+            sub_axes = False
         plan = best_of_parts(
             program, find, sub_axes=sub_axes, budget=BUDGET if budget is None else budget
         )

@@ -153,7 +153,7 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
     """
     from dataclasses import replace
 
-    from shardlang.cost.hardware import hardware_mistakes, hardware_of
+    from shardlang.cost.hardware import hardware_mistakes, hardware_of, slice_mistakes
     from shardlang.passes import check as check_program
     from shardlang.source import Source
 
@@ -170,7 +170,8 @@ def check(program: Program | str, *, explicit: bool = False) -> list[Diagnostic]
     else:
         if resolved.hardware is not None:
             try:
-                hardware_of(resolved.source, resolved.hardware)
+                chip = hardware_of(resolved.source, resolved.hardware)
+                found += slice_mistakes(resolved, chip)
             except ShardlangError as error:
                 found += error.diagnostics
     return list(ShardlangError(found).diagnostics)

@@ -23,7 +23,7 @@ import shardlang as sl
 from shardlang.cost.flops import FLOPS, flops
 from shardlang.cost.formula import common_factor, Formula
 from shardlang.cost.memory import OPTIMIZERS
-from shardlang.cost.models import bytes_moved, COST, MODELS, Moved
+from shardlang.cost.models import COST, MODELS, Moved, price
 from shardlang.cost.report import cost, MEMORY, TOTALS
 from shardlang.cost.symbols import readable
 from shardlang.diagnostics import ShardlangError
@@ -303,35 +303,40 @@ def test_bytes_of_each_collective(step, book, link):
 
 
 def test_the_time_of_an_all_to_all_follows_the_links():
-    """On a ring blocks are forwarded: link's time is V/(4 M W) as the book's, at any axis size."""
+    """On a ring blocks are forwarded: the busiest axis takes V/(4 M W) of its size, as in the book."""
     step = plans.all_to_all("A[I_XY, J]", "XY", "I", "J", "A[I, J_XY]")
     for mesh in ({"X": None, "Y": None}, {"X": 64, "Y": 2}):
         data = cost(one(step, mesh=mesh), model="link").to_dict()
         (entry,) = data["collectives"]
 
-        assert same(entry["time"]["formula"], "I*J/(2*(M_X + M_Y)*W_ici)", data["symbols"])
+        busiest = "Max({0}*floor(X**2/4)/(X*M_X), {0}*floor(Y**2/4)/(Y*M_Y))".format(
+            "2*I*J/(X*Y*W_ici)"
+        )
+        hops = "T_hop*(floor(X/2) + floor(Y/2))"
+        assert same(entry["time"]["formula"], f"Max({hops}, {busiest})", data["symbols"])
         assert same(entry["bytes"]["formula"], "2*I*J/(X*Y)*(1 - 1/(X*Y))", data["symbols"])
 
 
 def test_the_bytes_of_all_other_collectives_give_their_time():
-    """What one device sends is what its links carry, but for AllToAll."""
+    """What one device sends is what its links carry, but for AllToAll; or the hops take the time."""
     step = plans.gather("A[I_X, J]", "X", "I", "A[I, J]")
     (entry,) = cost(one(step, mesh={"X": None}), model="link").to_dict()["collectives"]
 
-    expected = f"({entry['bytes']['formula']})/(M_X*W_ici)"
-    names = dict.fromkeys(("I", "J", "X", "M_X", "W_ici"))
+    expected = f"Max(T_hop*floor(X/2), ({entry['bytes']['formula']})/(M_X*W_ici))"
+    names = dict.fromkeys(("I", "J", "X", "M_X", "W_ici", "T_hop"))
     assert same(entry["time"]["formula"], expected, names)
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex"])
-def test_reports_say_what_link_leaves_out(form):
-    """A report by `link` says under its header what is not modelled; one by `book` does not."""
-    said = "hops, latency, wraparound and switches are not modelled yet"
+def test_reports_say_what_link_takes_as_given(form):
+    """A report by `link` says under its header what the axes are taken as; one by `book` does not."""
+    said = "X is taken as a ring"
 
     for model in ("link", "book"):
         text = getattr(cost(plans.mlp("dp"), model=model), f"to_{form}")()
 
         assert (said in " ".join(text.split())) == (model == "link")
+        assert ("no latency" in " ".join(text.split())) == (model == "book")
 
 
 def test_several_axes_add_their_bandwidth():
@@ -440,7 +445,7 @@ def test_a_missing_row_names_operation_and_table():
     step = Step(Mask(plans.axes("X")), (array,), array)
 
     with pytest.raises(LookupError, match=r"Mask.*COST"):
-        bytes_moved(MODELS["book"], step, Moved(Monomial(), Monomial(), Monomial()), ["X"])
+        price(MODELS["book"], step, Moved(Monomial(), Monomial(), Monomial.of("X")))
     with pytest.raises(LookupError, match=r"Mask.*FLOPS"):
         flops(step)
 

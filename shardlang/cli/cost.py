@@ -21,10 +21,11 @@ def configure(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("cost model")
     group.add_argument(
         "--model",
-        choices=("book", "link"),
+        choices=("book", "link", "link-one-way", "link-ring"),
         default="book",
-        help="the book's bytes (default), or what one device sends, with (n-1)/n (link; hops, latency, "
-        "wraparound and switches are not modelled yet)",
+        help="the book's bytes (default); or link: what one device sends, with (n-1)/n, and the time of "
+        "the busiest link or of the hops, on rings, lines, tori, switched nodes and across nodes "
+        "(link-one-way: rings one way round; link-ring: rings through switches)",
     )
     group.add_argument(
         "--overlap",

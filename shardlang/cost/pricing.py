@@ -9,15 +9,18 @@ it is priced as if all of it crossed the `@dcn` axes, once, since they share a c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
 from shardlang.cost.flops import counts, flops
-from shardlang.cost.formula import composite, Formula
+from shardlang.cost.formula import Formula, Sum
+from shardlang.cost.hardware import slice_place
 from shardlang.cost.local import local_bytes
 from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
-from shardlang.cost.models import bytes_carried, bytes_moved, Model, Moved
+from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
+from shardlang.cost.network import latency_of, Network, Topology, topology_of, wire, Wiring
 from shardlang.cost.quantities import (
     CollectiveCost,
     ComputeCost,
@@ -37,8 +40,11 @@ from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
 from shardlang.source import Source, Span
 
-UNUSED = frozenset({"w_ici", "ici_axes"})
-"""Figures of the catalogue that may be set, though no formula has them."""
+UNUSED = frozenset({"w_ici", "ici_axes", *LATENCIES, "node", "in_network"})
+"""Figures that may be set, though no formula of the model has them."""
+
+MAY_BE_ZERO = frozenset({*LATENCIES, "in_network"})
+"""Figures that may be set to 0: no latency, no adding up in the switch."""
 
 
 class Pricing:
@@ -51,6 +57,7 @@ class Pricing:
         model: Model,
         overlap: Overlap,
         sets: Mapping[str, float | Fraction],
+        shape: tuple[int, ...] = (),
     ) -> None:
         self.plan = plan
         self.hardware = hardware
@@ -60,24 +67,43 @@ class Pricing:
         dims, self.axes, literals = dims_and_axes(plan)
         size = None if hardware is None else hardware.get("hbm")
         self.hbm = None if size is None else Fraction(size)
-        self.symbols = make_symbols(dims, (i.axis.name for i in self.axes), literals=literals)
+        self.own: tuple[str, ...] = tuple(getattr(model, "figures", ()))
+        names = (info.axis.name for info in self.axes)
+        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own), literals=literals)
         self.info = {info.axis: info for info in self.axes}
         self.known: dict[str, Fraction] = {}
         self.ones: dict[str, Fraction] = {}
-        self._values(sets)
+        self.exact = False
+        self.no_latency: list[str] = []
+        self.topology = topology_of(hardware)
+        self.wiring = Wiring()
+        self._values(sets, shape)
+        self.network = Network(
+            self.topology,
+            self.wiring,
+            lambda axis: self.symbols.monomial(Monomial.of(axis.name)),
+            lambda axis: Monomial.of(self.symbols.links(axis)),
+            self._figure,
+            self.bandwidth,
+        )
 
     # --- what is known ---
 
-    def _values(self, sets: Mapping[str, float | Fraction]) -> None:
+    def _values(self, sets: Mapping[str, float | Fraction], shape: tuple[int, ...]) -> None:
         sizes, figures = self._sort(sets)
-        for name, value in known_sizes(self.plan, self.axes, sizes).items():
+        sizes = known_sizes(self.plan, self.axes, sizes)
+        for name, value in sizes.items():
             if name in self.symbols.of:
                 self.known[self.symbols.of[name]] = value
+        self._lay(shape, sizes)
         for axis, info in self.info.items():
             links = self.symbols.links(axis)
-            self.known[links] = Fraction(info.links)
-            if info.links == 1 and links not in figures:
+            count = len(self.wiring.lines.get(axis, ())) or info.links
+            self.known[links] = Fraction(count)
+            if count == 1 and links not in figures:
                 self.ones[links] = Fraction(1)
+        for figure in self.own:
+            self._own_figure(figure)
         if self.hardware is not None:
             for figure in FIGURES:
                 value = self._peak() if figure == "C" else self.hardware.get(figure)
@@ -86,6 +112,30 @@ class Pricing:
         self.known.update(figures)
         for name, symbol in self.symbols.renamed.items():
             self.warnings.append(f"'{name}' is written {symbol} in formulas")
+
+    def _lay(self, shape: tuple[int, ...], sizes: Mapping[str, Fraction]) -> None:
+        """Lay the mesh on the slice or on nodes; raises ShardlangError where it does not fit."""
+        wiring = wire(self.topology, shape, self.axes, sizes)
+        if not isinstance(wiring, Wiring):
+            raise ShardlangError([Diagnostic(*slice_place(self.plan.program), wiring)])
+        self.wiring = wiring
+
+    def _own_figure(self, figure: str) -> None:
+        """Find the value of a figure that the model alone uses; a chip without a latency has 0."""
+        if self.hardware is None:
+            return
+        named = LATENCIES.get(figure)
+        value = latency_of(self.hardware, named) if named else self.hardware.get(figure)
+        if value is None and named:
+            value = 0.0
+            self.no_latency.append(figure)
+        if value is not None:
+            self.known[self.symbols.figures[figure]] = Fraction(value)
+
+    def _figure(self, figure: str) -> Monomial:
+        """Give a figure of the hardware in a formula; one that the model does not list is 0."""
+        symbol = self.symbols.figures.get(figure)
+        return Monomial(Fraction(0)) if symbol is None else Monomial.of(symbol)
 
     def _sort(
         self, sets: Mapping[str, float | Fraction]
@@ -100,7 +150,7 @@ class Pricing:
                 value = Fraction(given)
             except (ValueError, OverflowError, TypeError):
                 value = Fraction(0)
-            if value <= 0:
+            if value < 0 or (value == 0 and name not in MAY_BE_ZERO):
                 mistake = BadQuantity(name, str(given))
                 raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
             if name in self.symbols.of:
@@ -109,6 +159,8 @@ class Pricing:
                 figures[name] = value
             elif name == "hbm":
                 self.hbm = value
+            elif name in ("node", "in_network") and self.own:
+                self._switch(name, value)
             elif name in UNUSED:
                 self.warnings.append(f"no formula uses {name}")
             else:
@@ -118,6 +170,15 @@ class Pricing:
                 unknown = UnknownQuantity(name, near[0] if near else None)
                 raise ShardlangError([Diagnostic(where, Span(0, len(name)), unknown)])
         return sizes, figures
+
+    def _switch(self, name: str, value: Fraction) -> None:
+        """Set what a node is: its chips, and whether its switch adds up."""
+        had = self.topology or Topology("switch")
+        if name == "in_network":
+            self.topology = replace(had, in_network=value != 0)
+        else:
+            kind = "switch" if had.kind == "torus" else had.kind
+            self.topology = replace(had, kind=kind, node=max(int(value), 1))
 
     def _peak(self) -> float | None:
         """Give C: the peak at the dtype of the contractions if they share one, else at bf16."""
@@ -157,10 +218,14 @@ class Pricing:
             operand=name(local_bytes(step.inputs[0])),
             result=name(local_bytes(step.output)),
             n=name(Monomial.of(*(axis.name for axis in axes))),
+            levels=self.network.levels([self.info[axis] for axis in axes]),
         )
-        sent = bytes_moved(self.model, step, moved, axes)
-        carried = bytes_carried(self.model, step, moved, axes)
-        time = carried / self.bandwidth(axes) if axes else carried
+        match price(self.model, step, moved):
+            case Price() as found:
+                sent, time = found.sent, found.time
+                self.exact = True
+            case sent:
+                time = sent / self.bandwidth(axes) if axes else sent
         return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
@@ -170,10 +235,10 @@ class Pricing:
         figures = self.symbols.figures
         if slow:
             links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
-            factor = [composite(self.symbols.links(i.axis) for i in links)] if links else []
-            return Monomial.of(figures["W_dcn"], *factor)
-        links = composite(self.symbols.links(info.axis) for info in infos)
-        return Monomial.of(figures["W_ici"], links)
+            factor = Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
+            return Monomial.of(figures["W_dcn"]) * (factor if links else 1)
+        factor = Sum.of(Monomial.of(self.symbols.links(info.axis)) for info in infos)
+        return Monomial.of(figures["W_ici"]) * factor
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step."""
@@ -222,6 +287,10 @@ class Pricing:
             totals=totals,
             memory=held,
             warnings=tuple(dict.fromkeys(self.warnings)),
+            slice=self.wiring.slice if self.exact or self.wiring.lines else None,
+            notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
+            fixed=self.fixed(),
+            exact=self.exact,
             groups=groups,
         )
 
@@ -287,7 +356,7 @@ class Pricing:
             used = frozenset[str]().union(
                 *(t.quantity("t_comms").formula.names for t in totals.values())
             )
-            for figure in FIGURES:
+            for figure in (*FIGURES, *self.own):
                 symbol = self.symbols.figures[figure]
                 if symbol in used and symbol not in self.known:
                     self.warnings.append(f"{self.hardware.name} has no figure {figure}")
@@ -305,6 +374,8 @@ class Pricing:
         """Warn where the mesh needs more axes of the interconnect than the chip has."""
         assert self.hardware is not None
         have = self.hardware.get("ici_axes")
+        if self.exact and self.topology is not None and self.topology.kind != "torus":
+            return
         spans: dict[str, Fraction] = {}
         for info in self.axes:
             size = self.known.get(self.symbols.of[info.axis.name])
@@ -318,6 +389,24 @@ class Pricing:
                 f" {self.hardware.name} has {have:g}: their times count links of its own for each,"
                 " and can be too short"
             )
+
+    def notes(self, used: frozenset[str]) -> Iterator[str]:
+        """Say what the model counts, and what it takes as given; `used` are the names in T_comms."""
+        if self.exact:
+            note = getattr(self.model, "note", "")
+            if note:
+                yield note
+            lacking = [f for f in self.no_latency if self.symbols.figures[f] in used]
+            if lacking and self.hardware is not None:
+                yield f"{self.hardware.name} has no {' and no '.join(lacking)}: taken as 0 s"
+        if self.exact or self.wiring.lines:
+            yield from self.wiring.remarks
+
+    def fixed(self) -> frozenset[str]:
+        """Give the axes, as symbols, whose sizes the formulas rest on."""
+        if not self.exact and not self.wiring.lines:
+            return frozenset()
+        return frozenset(self.symbols.of[axis.name] for axis in self.wiring.fixed)
 
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""

@@ -40,7 +40,9 @@ Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
 OPTIMIZERS = ("adam", "adamw", "sgd", "adafactor", "muon", "none")
 """The optimizers that a program may name."""
 
-HARDWARE_QUANTITIES = ("C", "W_ici", "W_dcn", "W_hbm")
+HARDWARE_QUANTITIES = (
+    "C", "W_ici", "W_dcn", "W_hbm", "T_hop", "T_dcn", "node", "in_network"
+)  # fmt: skip
 """What `--set` may give beside sizes; so are `M_<axis>`, and all of these with `_hw` behind."""
 
 

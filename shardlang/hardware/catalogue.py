@@ -22,6 +22,7 @@ from shardlang.hardware.errors import (
     UnknownHardware,
     UnreadableHardware,
 )
+from shardlang.hardware.slices import split_shape
 from shardlang.source import Source, Span
 
 CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -82,8 +83,10 @@ def load_hardware(name: str, source: Source | None = None, span: Span | None = N
     """Load a chip by its name in the catalogue, or from a TOML file by its path (`FILE#CHIP`).
 
     `source` and `span` say where the name was written; a relative path is looked for beside that
-    source too. Raises `ShardlangError`.
+    source too. A slice's shape behind the name (`tpu_v5p 4x4x4`) is not looked at. Raises
+    `ShardlangError`.
     """
+    name, _ = split_shape(name)
     chips = _catalogue()
     key = re.sub(r"[\s-]+", "_", name.strip()).lower()
     if key in chips:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sympy
@@ -332,6 +334,20 @@ def test_a_model_of_ones_own_with_a_latency():
     assert difference(1) == pytest.approx(0, abs=1e-9)
 
 
+def test_the_models_of_the_page_on_costs():
+    """The models that docs/costs.md shows do what it says: (n-1)V at once, and latency plus bytes."""
+    page = (Path(__file__).parent.parent / "docs" / "costs.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("report = ")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    one_shot = report(REDUCE, "h100", names["OneShot"](), J=8, N=100)
+    assert one_shot.forward.quantity("bytes").value == 7 * 200
+    text = "mesh X=8; A[B_X] -> A[B]"
+    both = seconds(text, "h100", names["AlphaBeta"]("alpha-beta"), B=2**20, T_hop=1e-6)
+    assert both == pytest.approx(1e-6 + 2**21 * 7 / 8 / 450e9)
+
+
 @pytest.mark.parametrize("hardware", ["tpu_v5e", "h100", None])
 def test_formulas_values_and_compiled_functions_agree(hardware):
     """Formula, value and numpy function of a program over two axes are the same number.
@@ -434,3 +450,30 @@ def test_a_slice_is_written_back():
     lowered = str(sl.lower(sl.parse(text)))
     assert "hardware tpu_v5p 4x4x4\n" in lowered
     assert sl.parse(lowered).slice == (4, 4, 4)
+
+
+def test_a_chip_without_latency_says_so():
+    """What is taken as 0 stands in the report, and not where it is given or not needed."""
+    text = "mesh X=8; A[B_X] -> A[B]"
+    assert "h100 has no T_hop: taken as 0 s" in report(text, "h100", B=64).notes
+    assert not any("taken as 0" in note for note in report(text, "h100", B=64, T_hop=1).notes)
+    assert not any("taken as 0" in note for note in report(text, "tpu_v5e", B=64).notes)
+
+
+def test_nodes_of_another_size():
+    """`--set node=4`: X = 8 spans two nodes; of 3 x 4 devices on nodes of 8, Y = 4 lies inside."""
+    text = "mesh X=8; A[B_X] -> A[B]"
+    assert report(text, "h100", B=64, node=4).slice == "nodes of 4: X 4 inside, 2 across"
+    found = report("mesh X=3, Y=4; A[B_Y] -> A[B]", "h100", B=64)
+    assert found.slice == "nodes of 8: X 1 inside, 3 across; Y 4 inside, 1 across"
+
+
+def test_fully_linked_nodes():
+    """Where every two of 8 have a link of their own, a gather of n takes V/n over one of them."""
+    model = Link()
+    level = Level(number(4), ONE, ONE, pairs=True)
+    gather = model.all_gather(moved((level,), ONE, number(4)))
+    exchange = model.all_to_all(moved((level,), number(4), number(4)))
+
+    assert busiest(gather) == busiest(exchange) == 1
+    assert gather.sent.value({}) == 3

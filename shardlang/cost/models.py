@@ -20,9 +20,9 @@ linked nodes, and the data-centre network above them (`shardlang.cost.network`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from shardlang.cost.formula import Floor, Formula, Sum
 from shardlang.cost.network import Level, Line
@@ -161,7 +161,7 @@ class Link:
     name: str = "link"
     one_way: bool = False
     ring_steps: bool = False
-    figures: tuple[str, ...] = field(default=tuple(LATENCIES), repr=False)
+    figures: ClassVar[tuple[str, ...]] = tuple(LATENCIES)
 
     @property
     def note(self) -> str:
@@ -188,7 +188,7 @@ class Link:
         """Give a ReduceScatter and an AllGather: 2V(n-1)/n; the levels nest (inside, across, inside).
 
         Behind a switch that adds up what it passes on, a device's link carries V(n+1)/n: all of its
-        own partial sums, and its share of the result (NVLink SHARP: nccl-tests, issue 272; the book's
+        own partial sums, and its share of the result (NVLink SHARP: NVIDIA/nccl-tests pull request 239; the book's
         chapter on GPUs). The bytes stay those of the rings.
         """
         price = self._joining(moved, moved.operand * 2)

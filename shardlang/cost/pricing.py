@@ -103,7 +103,8 @@ class Pricing:
             if count == 1 and links not in figures:
                 self.ones[links] = Fraction(1)
         for figure in self.own:
-            self._own_figure(figure)
+            if self.symbols.figures[figure] not in figures:
+                self._own_figure(figure)
         if self.hardware is not None:
             for figure in FIGURES:
                 value = self._peak() if figure == "C" else self.hardware.get(figure)
@@ -121,21 +122,22 @@ class Pricing:
         self.wiring = wiring
 
     def _own_figure(self, figure: str) -> None:
-        """Find the value of a figure that the model alone uses; a chip without a latency has 0."""
+        """Find the value of a figure that the model alone uses; a latency that is missing is 0."""
         if self.hardware is None:
             return
         named = LATENCIES.get(figure)
         value = latency_of(self.hardware, named) if named else self.hardware.get(figure)
         if value is None and named:
-            value = 0.0
             self.no_latency.append(figure)
         if value is not None:
             self.known[self.symbols.figures[figure]] = Fraction(value)
 
     def _figure(self, figure: str) -> Monomial:
-        """Give a figure of the hardware in a formula; one that the model does not list is 0."""
+        """Give a figure of the hardware in a formula: 0 where the model or the chip has none."""
         symbol = self.symbols.figures.get(figure)
-        return Monomial(Fraction(0)) if symbol is None else Monomial.of(symbol)
+        if symbol is None or figure in self.no_latency:
+            return Monomial(Fraction(0))
+        return Monomial.of(symbol)
 
     def _sort(
         self, sets: Mapping[str, float | Fraction]
@@ -396,7 +398,8 @@ class Pricing:
             note = getattr(self.model, "note", "")
             if note:
                 yield note
-            lacking = [f for f in self.no_latency if self.symbols.figures[f] in used]
+            wire = {"T_hop": "W_ici", "T_dcn": "W_dcn"}
+            lacking = [f for f in self.no_latency if self.symbols.figures[wire[f]] in used]
             if lacking and self.hardware is not None:
                 yield f"{self.hardware.name} has no {' and no '.join(lacking)}: taken as 0 s"
         if self.exact or self.wiring.lines:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 import shardlang as sl
 from shardlang.cost.flops import FLOPS, flops
-from shardlang.cost.formula import common_factor, Formula
+from shardlang.cost.formula import common_factor, Floor, Formula, Min, Sum
 from shardlang.cost.memory import OPTIMIZERS
 from shardlang.cost.models import COST, MODELS, Moved, price
 from shardlang.cost.report import cost, MEMORY, TOTALS
@@ -1030,6 +1031,25 @@ def test_formulas_calculate(a, b, m, known):
         number = formula.value(known)
         assert read(str(formula), symbols).subs(numbers) == sympy.Rational(number)
         assert formula.sympy().subs(numbers) == sympy.Rational(number)
+
+
+@given(monomials, monomials, sums, values)
+def test_atoms_calculate(m, n, a, known):
+    """Sums, products rounded down and the smaller of two are numbers, and read as what they are."""
+    x, y = (Formula.of(each).value(known) for each in (m, n))
+    z = a.value(known)
+    assert None not in (x, y, z)
+    expected = {Sum.of((m, n)): x + y, Floor.of(m): floor(x), Min.of(m, n): min(x, y)}
+    nested = Floor.of(Min.of(m, Sum.of((m, n))))
+    numbers = {sympy.Symbol(k, positive=True): sympy.Rational(v) for k, v in known.items()}
+
+    for atom, number in {**expected, nested: floor(min(x, x + y))}.items():
+        formula = a + Formula.of(atom)
+        assert formula.value(known) == z + number == formula.substitute(known).value({})
+        assert pickle.loads(pickle.dumps(formula)) == formula
+        assert formula.sympy().subs(numbers) == sympy.Rational(z + number)
+        assert read(str(formula), dict.fromkeys("ABXY")).subs(numbers) == sympy.Rational(z + number)
+        assert formula.names <= set("ABXY")
 
 
 @given(st.lists(monomials, min_size=1, max_size=4))

@@ -443,6 +443,17 @@ def test_sizes_that_a_slice_rests_on_stay():
         function(64, 8)
 
 
+def test_sizes_on_nodes_vary():
+    """A compiled report on nodes gives for other sizes what a report of these sizes gives."""
+    text = "mesh X=4, Y=4; A[B_XY, D] -> A[B, D]"
+    function = report(text, "h100", B=2**12, D=2**10).compile(["X", "Y"], "t_comms")
+
+    for x, y in ((2, 2), (4, 4), (2, 16), (16, 2), (8, 8)):
+        other = text.replace("X=4, Y=4", f"X={x}, Y={y}")
+        expected = seconds(other, "h100", B=2**12, D=2**10)
+        assert function(x, y)[0] == pytest.approx(expected)
+
+
 def test_a_slice_is_written_back():
     """Canonical text and lowered programs keep the shape; `x` and `×` are the same."""
     text = "mesh X=16, Y=4\nhardware tpu_v5p 4×4x4\nA[B_Y] -> C[B]\n"

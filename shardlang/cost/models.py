@@ -188,8 +188,8 @@ class Link:
         """Give a ReduceScatter and an AllGather: 2V(n-1)/n; the levels nest (inside, across, inside).
 
         Behind a switch that adds up what it passes on, a device's link carries V(n+1)/n: all of its
-        own partial sums, and its share of the result (NVLink SHARP: NVIDIA/nccl-tests pull request 239; the book's
-        chapter on GPUs). The bytes stay those of the rings.
+        own partial sums, and its share of the result (NVLink SHARP: NVIDIA/nccl-tests, pull request
+        239; the book's chapter on GPUs). The bytes stay those of the rings.
         """
         price = self._joining(moved, moved.operand * 2)
         steps = Formula.sum(price.latencies) * Monomial(Fraction(2))

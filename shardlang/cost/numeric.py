@@ -70,7 +70,7 @@ class Compiled:
     (`forward.t_comms`) or a part of memory (`memory.activations`). Where an axis has size 1, its
     collectives cost nothing. A dim that is declared by others (`F=4*D`) follows them. An axis whose
     size is 1 in the report itself has no collectives left: to be named, it has to stay 1. So has one
-    that is laid on a slice or on nodes to keep its size.
+    that is laid on a slice to keep its size.
     """
 
     names: tuple[str, ...]
@@ -167,8 +167,8 @@ class Compiled:
             if np.any(values[name] != size):
                 raise ValueError(
                     f"the axis {self.own[name]} has size {size:g} in this report, which lays it on a"
-                    f" slice or on nodes: to vary {self.own[name]}, leave out the slice's shape and the"
-                    " axis' size, or price each size on its own"
+                    f" slice: to vary {self.own[name]}, leave out the slice's shape, or price each size"
+                    " on its own"
                 )
         shape = np.broadcast_shapes(*(value.shape for value in values.values()))
         known: dict[str, Any] = {**self.constants, **values}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
@@ -58,7 +59,11 @@ class Pricing:
         overlap: Overlap,
         sets: Mapping[str, float | Fraction],
         shape: tuple[int, ...] = (),
+        *,
+        any_size: bool = False,
     ) -> None:
+        """Name everything and lay the mesh; `any_size` lays it on nodes for any sizes of the axes."""
+        self.again = partial(_any_size, plan, hardware, model, overlap, dict(sets))
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -74,6 +79,7 @@ class Pricing:
         self.known: dict[str, Fraction] = {}
         self.ones: dict[str, Fraction] = {}
         self.exact = False
+        self.any_size = any_size
         self.no_latency: list[str] = []
         self.topology = topology_of(hardware)
         self.wiring = Wiring()
@@ -116,7 +122,7 @@ class Pricing:
 
     def _lay(self, shape: tuple[int, ...], sizes: Mapping[str, Fraction]) -> None:
         """Lay the mesh on the slice or on nodes; raises ShardlangError where it does not fit."""
-        wiring = wire(self.topology, shape, self.axes, sizes)
+        wiring = wire(self.topology, shape, self.axes, {} if self.any_size else sizes)
         if not isinstance(wiring, Wiring):
             raise ShardlangError([Diagnostic(*slice_place(self.plan.program), wiring)])
         self.wiring = wiring
@@ -293,6 +299,7 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
+            vary=self.again if self.wiring.inside else None,
             groups=groups,
         )
 
@@ -435,3 +442,14 @@ class Pricing:
             yield f"nothing uses {weights}: declared with `param`, it counts as a weight all the same"
         if inputs:
             yield f"nothing uses {inputs}, declared with `input`"
+
+
+def _any_size(
+    plan: Plan,
+    hardware: Hardware | None,
+    model: Model,
+    overlap: Overlap,
+    sets: Mapping[str, float | Fraction],
+) -> Report:
+    """Price with formulas for any sizes of the axes."""
+    return Pricing(plan, hardware, model, overlap, sets, any_size=True).report()

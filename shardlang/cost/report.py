@@ -49,7 +49,8 @@ class Report:
     pass by the axes it runs over, as (bytes, seconds). `slice` says how the mesh lies on a slice or
     on nodes, `notes` what the model counts and takes as given, and `fixed` are the axes, as symbols,
     whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
-    and its latency.
+    and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
+    rest on them and that can be done.
     """
 
     plan: Plan
@@ -68,6 +69,7 @@ class Report:
     notes: tuple[str, ...] = ()
     fixed: frozenset[str] = frozenset()
     exact: bool = False
+    vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )
@@ -208,7 +210,9 @@ class Report:
         from shardlang.cost.numeric import Compiled  # noqa: PLC0415  (imports numpy)
 
         wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-        return Compiled.of(self, tuple(names), wanted)
+        rests = any(self.symbols.of.get(name, name) in self.fixed for name in names)
+        report = self.vary() if rests and self.vary is not None else self
+        return Compiled.of(report, tuple(names), wanted)
 
 
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:

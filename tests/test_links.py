@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import sympy
 from links import Nodes, Torus
+from strategies import random_chain, random_program
 
 import shardlang as sl
 from shardlang.cost.formula import Formula
@@ -372,6 +374,31 @@ def test_formulas_values_and_compiled_functions_agree(hardware):
         value = expression.subs({**known, **{names[n]: v for n, v in sizes.items()}})
         assert float(times) == pytest.approx(expected)
         assert float(value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_formulas_agree_on_random_programs(seed):
+    """Whatever the program, its formula, its value and the compiled function are the same number."""
+    rng = random.Random(seed)
+    text = random_chain(rng) if seed % 2 else random_program(rng)
+    plan = sl.lower(sl.parse(text))
+    hardware = ("tpu_v5e", "h100")[seed // 2 % 2]
+    sets = {"T_hop": Fraction(1, 10**6), "T_dcn": Fraction(1, 10**5), "W_dcn": 10**10}
+    whole = sl.cost(plan, hardware, model="link", sets=sets)
+    axes = [name for name, size in whole.mesh.items() if size and size > 1]
+    quantity = whole.total.quantity("t_comms")
+    names = {name: sympy.Symbol(name, positive=True) for name in whole.symbols.kinds}
+    known = {names[s]: sympy.Rational(v.numerator, v.denominator) for s, v in whole.known.items()}
+
+    value = sympy.sympify(str(quantity), locals=names).subs(known)
+    assert value == sympy.Rational(quantity.value.numerator, quantity.value.denominator)
+    function = whole.compile(axes, ["t_comms", "bytes"])
+    for factor in (1, 2, 4):
+        sizes = {name: whole.mesh[name] * factor for name in axes}
+        other = sl.cost(plan, hardware, model="link", sets={**sets, **sizes})
+        found = function(*sizes.values())
+        for key, number in zip(("t_comms", "bytes"), found, strict=True):
+            assert float(number) == pytest.approx(float(other.total.quantity(key).value))
 
 
 # --- meshes on slices ---

@@ -223,13 +223,18 @@ class Link:
         return Price(_all_but_own(moved.operand, moved.n), tuple(loads), tuple(hops))
 
     def permute(self, moved: Moved) -> Price:
-        """Send the operand to one other device, over all ports: no exchange takes less (book: v/W)."""
-        load, hops = [], []
-        for level in moved.levels[-1:]:
+        """Send the operand to one other device, inside or across, over all ports of a device.
+
+        No exchange of a device's whole shard takes less (book: v/W).
+        """
+        loads: list[Load] = []
+        hops: list[Formula] = []
+        for level in moved.levels:
             ports = self._ports(level.lines) if level.lines else Monomial()
-            load = [Load(Formula.of(moved.operand / ports), level.bandwidth)]
-            hops = [Formula.of(level.latency)]
-        return Price(Formula.of(moved.operand), tuple(load), tuple(hops))
+            share = moved.operand / ports
+            loads.append(Load(Formula.of(share, *_never(share, level)), level.bandwidth))
+            hops.append(Formula.of(level.latency, *_never(level.latency, level)))
+        return Price(Formula.of(moved.operand), tuple(loads), tuple(hops))
 
     def _joining(self, moved: Moved, whole: Monomial) -> Price:
         """Price an AllGather to `whole` or a ReduceScatter of it."""

@@ -274,6 +274,19 @@ def test_a_switch_that_adds_up_beats_the_rings():
     assert plain.forward.quantity("bytes").value == sharp.forward.quantity("bytes").value
 
 
+def test_a_pair_sums_no_slower_through_the_switch():
+    """Of two devices each sends V in rings and would send 3/2 V through the switch: V counts."""
+    text = REDUCE.replace("X=8", "X=2")
+    ring, sharp = (seconds(text, "h100", J=8, N=2**20, in_network=x) for x in (0, 1))
+    open_ = report(text.replace("X=2", "X"), "h100", in_network=1).compile(
+        ["X", "J", "N"], "t_comms"
+    )
+
+    assert ring == sharp == pytest.approx(2**21 / 450e9)
+    for x, factor in ((2, 1), (4, 5 / 4), (8, 9 / 8)):
+        assert open_(x, 8, 2**20)[0] == pytest.approx(factor * 2**21 / 450e9)
+
+
 def test_the_order_of_axes_does_not_matter():
     """U21: over {2, 8} as over {8, 2}, of bandwidth and of latency."""
     for size in (64, 2**12):
@@ -458,6 +471,17 @@ def test_what_does_not_fit_is_an_error_at_the_shape(mesh, hardware, code):
     if code != "SH249":
         with pytest.raises(sl.ShardlangError, match=code):
             sl.cost(sl.lower(sl.parse(text)))
+
+
+def test_a_shape_that_is_given_beside_the_program():
+    """A mistake in it is placed there, not in the program."""
+    plan = sl.lower(sl.parse("mesh X=4, Y=8\nhardware tpu_v5e 4x8\nA[B_Y] -> A[B]\n"))
+    with pytest.raises(sl.ShardlangError) as caught:
+        sl.cost(plan, hardware="tpu_v5e 8x8")
+    (found,) = caught.value.diagnostics
+
+    assert found.source.name == "--hardware"
+    assert found.source.text[found.span.start : found.span.end] == "8x8"
 
 
 def test_sizes_that_a_slice_rests_on_stay():

@@ -106,7 +106,7 @@ def symbol(name: str) -> str:
 def _factor(name: str, power: int) -> str:
     match name:
         case Sum():
-            text = f"({' + '.join(map(monomial, name.inside))})"
+            text = f"({formula(Formula(name.inside))})"
         case Floor():
             text = rf"\lfloor {monomial(name.inside[0])} \rfloor"
         case Min():

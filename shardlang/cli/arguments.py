@@ -105,7 +105,11 @@ def add_source(parser: ArgumentParser) -> None:
         help="the size of a dim or an axis, or a hardware quantity (repeatable; wins over the file)",
     )
     group.add_argument("--mesh", metavar="X=16,Y=4", type=mesh, help="the mesh axes")
-    group.add_argument("--hardware", metavar="NAME|FILE", help="a name of the catalogue, or a TOML")
+    group.add_argument(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="a name of the catalogue, or a TOML; with a slice's shape as in 'tpu_v5e 4x8'",
+    )
 
 
 def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:

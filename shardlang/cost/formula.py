@@ -73,7 +73,7 @@ class Sum(Atom):
         inside = tuple(Monomial(c / whole, powers) for powers, c in found.items())
         if len(inside) == 1:
             return inside[0] * whole
-        text = f"({' + '.join(map(monomial_text, inside))})"
+        text = f"({' + '.join(map(monomial_text, inside)).replace('+ -', '- ')})"
         return Monomial(whole, ((Sum(text, inside), 1),))
 
     def number(self, values: Iterable[Fraction]) -> Fraction:

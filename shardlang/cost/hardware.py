@@ -38,13 +38,13 @@ def hardware_of(source: Source, name: str) -> Hardware:
     return load_hardware(name, source, span)
 
 
-def slice_place(program: Program) -> tuple[Source, Span]:
-    """Give the place of the slice's shape: in the text, else on the command line."""
+def slice_place(program: Program, name: str, shape: tuple[int, ...]) -> tuple[Source, Span]:
+    """Give the place of a slice's shape: in the text, else behind the name on the command line."""
     found = _LINE.search(program.source.text)
-    text = shape_text(program.slice)
+    text = shape_text(shape)
     if found is not None and (found["shape"] or "").replace("×", "x") == text:
         return program.source, Span(*found.span("shape"))
-    where = Source("--hardware", f"{program.hardware} {text}")
+    where = Source("--hardware", f"{name} {text}")
     return where, Span(len(where.text) - len(text), len(where.text))
 
 
@@ -52,7 +52,9 @@ def slice_mistakes(program: Program, chip: Hardware) -> list[Diagnostic]:
     """List what is wrong with the slice of a program: a shape that its mesh does not fit."""
     known = {name: Fraction(size) for name, size in program.mesh.sizes.items()}
     wiring = wire(topology_of(chip), program.slice, program.mesh.axes, known)
-    return [] if isinstance(wiring, Wiring) else [Diagnostic(*slice_place(program), wiring)]
+    if isinstance(wiring, Wiring):
+        return []
+    return [Diagnostic(*slice_place(program, chip.name, program.slice), wiring)]
 
 
 def hardware_mistakes(source: Source) -> list[Diagnostic]:

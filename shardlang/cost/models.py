@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Protocol
 
-from shardlang.cost.formula import Floor, Formula, Sum
+from shardlang.cost.formula import Floor, Formula, Min, Sum
 from shardlang.cost.network import Level, Line
 from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 from shardlang.ir.plan import Step
@@ -189,15 +189,17 @@ class Link:
 
         Behind a switch that adds up what it passes on, a device's link carries V(n+1)/n: all of its
         own partial sums, and its share of the result (NVLink SHARP: NVIDIA/nccl-tests, pull request
-        239; the book's chapter on GPUs). The bytes stay those of the rings.
+        239; the book's chapter on GPUs). That is less than the rings' from n = 4 on, and more for 2,
+        where the rings' counts. The bytes stay those of the rings.
         """
         price = self._joining(moved, moved.operand * 2)
         steps = Formula.sum(price.latencies) * Monomial(Fraction(2))
         loads = list(price.loads)
         for i, (level, size) in enumerate(_joined(moved.levels, moved.operand)):
             if level.in_network:
-                own = Formula.of(size, size / level.size, *_never(size * 2, level))
-                loads[i] = Load(own, level.bandwidth)
+                n, one = level.size, Monomial()
+                fewest = Min.of(Sum.of((n, one)), Sum.of((n, one * -1)) * 2)
+                loads[i] = Load(Formula.of(size / n * fewest), level.bandwidth)
         return Price(price.sent, tuple(loads), (steps,))
 
     def all_to_all(self, moved: Moved) -> Price:

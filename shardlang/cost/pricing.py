@@ -124,7 +124,9 @@ class Pricing:
         """Lay the mesh on the slice or on nodes; raises ShardlangError where it does not fit."""
         wiring = wire(self.topology, shape, self.axes, {} if self.any_size else sizes)
         if not isinstance(wiring, Wiring):
-            raise ShardlangError([Diagnostic(*slice_place(self.plan.program), wiring)])
+            name = "" if self.hardware is None else self.hardware.name
+            place = slice_place(self.plan.program, name, shape)
+            raise ShardlangError([Diagnostic(*place, wiring)])
         self.wiring = wiring
 
     def _own_figure(self, figure: str) -> None:
@@ -243,8 +245,10 @@ class Pricing:
         figures = self.symbols.figures
         if slow:
             links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
-            factor = Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
-            return Monomial.of(figures["W_dcn"]) * (factor if links else 1)
+            egress = Monomial.of(figures["W_dcn"])
+            if links:
+                egress *= Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
+            return egress
         factor = Sum.of(Monomial.of(self.symbols.links(info.axis)) for info in infos)
         return Monomial.of(figures["W_ici"]) * factor
 
@@ -405,8 +409,8 @@ class Pricing:
             note = getattr(self.model, "note", "")
             if note:
                 yield note
-            wire = {"T_hop": "W_ici", "T_dcn": "W_dcn"}
-            lacking = [f for f in self.no_latency if self.symbols.figures[wire[f]] in used]
+            beside = {"T_hop": "W_ici", "T_dcn": "W_dcn"}
+            lacking = [f for f in self.no_latency if self.symbols.figures[beside[f]] in used]
             if lacking and self.hardware is not None:
                 yield f"{self.hardware.name} has no {' and no '.join(lacking)}: taken as 0 s"
         if self.exact or self.wiring.lines:

@@ -310,6 +310,31 @@ def test_slices_joined_by_the_data_centre_network():
     assert fast == pytest.approx(inside)
 
 
+@pytest.mark.parametrize(
+    ("egress", "gather", "scatter", "reduce", "exchange"),
+    [
+        (300e9, 2288.0, 2207.1, 4225.9, 2313.5),  # A100
+        (450e9, 1401.5, 1399.4, 2111.1, 1490.4),  # H100
+        (450e9, None, None, 2040.3, None),  # H200: below what rings could do
+        (900e9, 761.4, 766.5, 1334.6, 834.2),  # B200
+    ],
+)
+def test_no_measured_time_is_below_the_bound(egress, gather, scatter, reduce, exchange):
+    """512 MiB on 8 GPUs, microseconds, measured with nccl-tests (NVIDIA AIConfigurator's tables)."""
+    count = 2**28
+    texts = {
+        "A[N_X] -> A[N]": (gather, {"N": count}),
+        "A[J_X] ·_J W[J_X, N] -> C[N_X]": (scatter, {"N": count, "J": 8}),
+        "A[J_X] ·_J W[J_X, N] -> C[N]": (reduce, {"N": count, "J": 8}),
+        "A[N_X, J] -> A[N, J_X]": (exchange, {"N": count, "J": 8}),
+    }
+    in_network = egress >= 450e9
+    for text, (measured, sizes) in texts.items():
+        bound = seconds(f"mesh X=8; {text}", "h100", W_ici=egress, in_network=in_network, **sizes)
+        if measured is not None:
+            assert bound < measured * 1e-6 < 2 * bound
+
+
 class Alpha:
     """A model of one's own: a latency a step plus the bytes; small AllReduces in one shot."""
 

@@ -241,7 +241,7 @@ def check(
     from dataclasses import replace
 
     from shardlang.advice.lint import advised
-    from shardlang.cost.hardware import hardware_mistakes, hardware_of
+    from shardlang.cost.hardware import hardware_mistakes, hardware_of, slice_mistakes
     from shardlang.passes import check as check_program
     from shardlang.source import Source
 
@@ -261,7 +261,8 @@ def check(
     else:
         if resolved.hardware is not None:
             try:
-                hardware_of(resolved.source, resolved.hardware)
+                chip = hardware_of(resolved.source, resolved.hardware)
+                found += slice_mistakes(resolved, chip)
             except ShardlangError as error:
                 found += error.diagnostics
     return list(ShardlangError(found).diagnostics)

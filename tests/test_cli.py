@@ -265,10 +265,10 @@ def test_unrecognized_arguments_show_the_commands_own_usage(shardlang, command):
 
 
 def test_help_promises_no_more_than_there_is(shardlang):
-    """`cost --help` says what the model `link` leaves out."""
+    """`cost --help` says what the model `link` counts."""
     text = " ".join(shardlang("cost", "--help").out.split())
 
-    assert "hops, latency, wraparound and switches are not modelled yet" in text
+    assert "the time of the busiest link or of the hops" in text
 
 
 def test_check_says_nothing_about_a_right_program(shardlang):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import get_args
 
@@ -21,9 +22,9 @@ from hypothesis import strategies as st
 
 import shardlang as sl
 from shardlang.cost.flops import FLOPS, flops
-from shardlang.cost.formula import common_factor, Formula
+from shardlang.cost.formula import common_factor, Floor, Formula, Min, Sum
 from shardlang.cost.memory import OPTIMIZERS
-from shardlang.cost.models import bytes_moved, COST, MODELS, Moved
+from shardlang.cost.models import COST, MODELS, Moved, price
 from shardlang.cost.report import cost, MEMORY, TOTALS
 from shardlang.cost.symbols import readable
 from shardlang.diagnostics import ShardlangError
@@ -303,35 +304,40 @@ def test_bytes_of_each_collective(step, book, link):
 
 
 def test_the_time_of_an_all_to_all_follows_the_links():
-    """On a ring blocks are forwarded: link's time is V/(4 M W) as the book's, at any axis size."""
+    """On a ring blocks are forwarded: the busiest axis takes V/(4 M W) of its size, as in the book."""
     step = plans.all_to_all("A[I_XY, J]", "XY", "I", "J", "A[I, J_XY]")
     for mesh in ({"X": None, "Y": None}, {"X": 64, "Y": 2}):
         data = cost(one(step, mesh=mesh), model="link").to_dict()
         (entry,) = data["collectives"]
 
-        assert same(entry["time"]["formula"], "I*J/(2*(M_X + M_Y)*W_ici)", data["symbols"])
+        busiest = "Max({0}*floor(X**2/4)/(X*M_X), {0}*floor(Y**2/4)/(Y*M_Y))".format(
+            "2*I*J/(X*Y*W_ici)"
+        )
+        hops = "T_hop*(floor(X/2) + floor(Y/2))"
+        assert same(entry["time"]["formula"], f"Max({hops}, {busiest})", data["symbols"])
         assert same(entry["bytes"]["formula"], "2*I*J/(X*Y)*(1 - 1/(X*Y))", data["symbols"])
 
 
 def test_the_bytes_of_all_other_collectives_give_their_time():
-    """What one device sends is what its links carry, but for AllToAll."""
+    """What one device sends is what its links carry, but for AllToAll; or the hops take the time."""
     step = plans.gather("A[I_X, J]", "X", "I", "A[I, J]")
     (entry,) = cost(one(step, mesh={"X": None}), model="link").to_dict()["collectives"]
 
-    expected = f"({entry['bytes']['formula']})/(M_X*W_ici)"
-    names = dict.fromkeys(("I", "J", "X", "M_X", "W_ici"))
+    expected = f"Max(T_hop*floor(X/2), ({entry['bytes']['formula']})/(M_X*W_ici))"
+    names = dict.fromkeys(("I", "J", "X", "M_X", "W_ici", "T_hop"))
     assert same(entry["time"]["formula"], expected, names)
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex"])
-def test_reports_say_what_link_leaves_out(form):
-    """A report by `link` says under its header what is not modelled; one by `book` does not."""
-    said = "hops, latency, wraparound and switches are not modelled yet"
+def test_reports_say_what_link_takes_as_given(form):
+    """A report by `link` says under its header what the axes are taken as; one by `book` does not."""
+    said = "X is taken as a ring"
 
     for model in ("link", "book"):
         text = getattr(cost(plans.mlp("dp"), model=model), f"to_{form}")()
 
         assert (said in " ".join(text.split())) == (model == "link")
+        assert ("no latency" in " ".join(text.split())) == (model == "book")
 
 
 def test_several_axes_add_their_bandwidth():
@@ -440,7 +446,7 @@ def test_a_missing_row_names_operation_and_table():
     step = Step(Mask(plans.axes("X")), (array,), array)
 
     with pytest.raises(LookupError, match=r"Mask.*COST"):
-        bytes_moved(MODELS["book"], step, Moved(Monomial(), Monomial(), Monomial()), ["X"])
+        price(MODELS["book"], step, Moved(Monomial(), Monomial(), Monomial.of("X")))
     with pytest.raises(LookupError, match=r"Mask.*FLOPS"):
         flops(step)
 
@@ -1025,6 +1031,25 @@ def test_formulas_calculate(a, b, m, known):
         number = formula.value(known)
         assert read(str(formula), symbols).subs(numbers) == sympy.Rational(number)
         assert formula.sympy().subs(numbers) == sympy.Rational(number)
+
+
+@given(monomials, monomials, sums, values)
+def test_atoms_calculate(m, n, a, known):
+    """Sums, products rounded down and the smaller of two are numbers, and read as what they are."""
+    x, y = (Formula.of(each).value(known) for each in (m, n))
+    z = a.value(known)
+    assert None not in (x, y, z)
+    expected = {Sum.of((m, n)): x + y, Floor.of(m): floor(x), Min.of(m, n): min(x, y)}
+    nested = Floor.of(Min.of(m, Sum.of((m, n))))
+    numbers = {sympy.Symbol(k, positive=True): sympy.Rational(v) for k, v in known.items()}
+
+    for atom, number in {**expected, nested: floor(min(x, x + y))}.items():
+        formula = a + Formula.of(atom)
+        assert formula.value(known) == z + number == formula.substitute(known).value({})
+        assert pickle.loads(pickle.dumps(formula)) == formula
+        assert formula.sympy().subs(numbers) == sympy.Rational(z + number)
+        assert read(str(formula), dict.fromkeys("ABXY")).subs(numbers) == sympy.Rational(z + number)
+        assert formula.names <= set("ABXY")
 
 
 @given(st.lists(monomials, min_size=1, max_size=4))

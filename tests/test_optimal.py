@@ -651,7 +651,7 @@ def test_times_are_those_of_the_cost_report() -> None:
     plan = sl.lower(
         sl.parse("mesh X=8\nhardware tpu_v5p\nA[I_X, J] -> B[I, J_X]\n"),
         "optimal",
-        sizes={"I": 1024, "J": 1024},
+        sizes={"I": 8192, "J": 8192},
         objective="serial",
     )
     assert plan.proof is not None

@@ -88,9 +88,10 @@ def test_json_has_the_schema(report):
     """The JSON object has the keys of schema 1 and strict numbers."""
     data = json.loads(report.to_json(), parse_constant=pytest.fail)
 
+    network = ["network"] if report.model == "link" else []
     assert list(data) == [
         "schema", "strategy", "mesh", "dims", "hardware", "collectives", "compute", "totals",
-        "compute_bound", "memory", "alternatives", "warnings", "symbols",
+        "compute_bound", "memory", "alternatives", "warnings", "symbols", *network,
     ]  # fmt: skip
     assert data["schema"] == 1
     for name in ("forward", "backward", "total"):

@@ -153,6 +153,67 @@ def _says(found: Solution, at: float) -> bool:
             return above and (found.high is None or at < found.high)
 
 
+@pytest.mark.parametrize("hardware", ["tpu_v5p", "h100"])
+def test_conditions_of_networks_agree_with_the_times(hardware: str) -> None:
+    """So they do where latency counts, sizes are rounded, and axes reach over nodes."""
+    rng = random.Random(11)
+    hows: set[str] = set()
+    for _ in range(40):
+        text = _random_program(rng)
+        sizes = {"B": 2 ** rng.randint(6, 16), "D": 1024, "F": 2 ** rng.randint(8, 13)}
+        sizes |= {"X": 2 ** rng.randint(1, 4), "Y": 2 ** rng.randint(1, 4)}
+        symbol = rng.choice([*sorted(sizes), "T_hop", "W_ici"])
+        sets = {n: Fraction(v) for n, v in sizes.items()}
+        sets |= {"T_hop": Fraction(1, 10 ** rng.randint(4, 6)), "T_dcn": Fraction(1, 10**5)}
+        plan = sl.lower(sl.parse(text))
+        report = sl.cost(plan, hardware=hardware, model="link", sets=sets)
+        found = when(report, symbol, "total")
+        function = report.compile([symbol], outputs=["t_math", "t_comms"])
+        scale = {"T_hop": 1e-9, "W_ici": 1e7}.get(symbol, 1.0)
+        hows.add(found.how)
+        for at in (scale * 2 ** rng.uniform(1, 22) for _ in range(8)):
+            values = function(at)
+            bound = float(values["t_math"]) > float(values["t_comms"])
+            assert bound == _says(found, at), (text, symbol, at, sizes, found)
+    assert {"closed form", "numerically"} <= hows
+
+
+def test_a_latency_and_a_load_are_two_conditions() -> None:
+    """2IJK/(XC) > 2 floor(X/2) T_hop, and > 4IK(1 - 1/X)/W: an AllReduce of 2IK bytes, by hand."""
+    plan = sl.lower(sl.parse("mesh X=4\nA[I, J_X] · W[J_X, K] -> C[I, K]\n"), forward_only=True)
+    report = sl.cost(plan, model="link")
+    found = when(report, "J", "forward")
+    assert found.how == "closed form"
+    assert found.solved == ("J > C*T_hop*X*floor(X/2)/(I*K) and J > (2*C*X - 2*C)/W_ici")
+
+
+def test_an_axis_of_a_slice_is_no_symbol() -> None:
+    """Its size follows from the shape: SH524 says so, and other symbols are still solved for."""
+    plan = sl.lower(sl.parse("mesh X=4\nA[I, J_X] · W[J_X, K] -> C[I, K]\n"), forward_only=True)
+    report = sl.cost(plan, "tpu_v5e 4x1", model="link", sets={"I": 2**14, "K": 2**14})
+    with pytest.raises(sl.ShardlangError, match="SH524"):
+        when(report, "X", "forward")
+    # 2 (n-1) C/W on a line of 4: the book's 17,511 of a ring times 3/2
+    assert when(report, "J", "forward").low == pytest.approx(2 * 3 * 2 * 1.97e14 / 9e10)
+
+
+def test_a_split_of_nodes() -> None:
+    """Where formulas rest on sizes of nodes, a split is found among all sizes: by brute force."""
+    text = "mesh X=4, Y=4\nIn[B_X, D_Y] · W_in[D_X, F_Y] · W_out[F_Y, D_X] -> Out[B_X, D_Y]\n"
+    sizes = {"B": 2**16, "D": 2**13, "F": 2**15}
+    plan = sl.lower(sl.parse(text), forward_only=True)
+    report = sl.cost(plan, "h100", model="link", sets=sizes)
+    split = split_of(report, "X*Y=64", ("X", "Y"))
+    times = {
+        x: sl.cost(plan, "h100", model="link", sets={**sizes, "X": x, "Y": 64 // x})
+        for x in (2, 4, 8, 16, 32)
+    }
+    seconds = {x: float(r.forward.quantity("t_comms").value or 0) for x, r in times.items()}
+    best = min(seconds, key=lambda x: seconds[x])
+    assert dict(split.whole) == {"X": best, "Y": 64 // best}
+    assert split.whole_seconds == pytest.approx(seconds[best])
+
+
 def test_splits_agree_with_brute_force() -> None:
     """No split that a fine grid has is better than the one found, in closed form or not."""
     rng = random.Random(7)

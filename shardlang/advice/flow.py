@@ -441,7 +441,7 @@ def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
         step.output.local_bytes,
         Monomial.of(*(axis.name for axis in axes)),
     )
-    return bytes_moved(model, step, moved, axes)
+    return bytes_moved(model, step, moved)
 
 
 def bytes_of(plan: Plan, steps: Iterable[Step], model: str, *, numbers: bool = True) -> Formula:

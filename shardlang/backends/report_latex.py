@@ -13,7 +13,7 @@ from fractions import Fraction
 from shardlang.backends.report_tables import Block, blocks, Cell
 from shardlang.backends.units import amount
 from shardlang.cost.bound import Condition
-from shardlang.cost.formula import digits, Formula, parts
+from shardlang.cost.formula import digits, Floor, Formula, Min, Sum
 from shardlang.cost.report import PASSES, Report
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis
@@ -117,8 +117,15 @@ def symbol(name: str) -> str:
 
 
 def _factor(name: str, power: int) -> str:
-    listed = parts(name)
-    text = symbol(name) if len(listed) == 1 else f"({' + '.join(map(symbol, listed))})"
+    match name:
+        case Sum():
+            text = f"({formula(Formula(name.inside))})"
+        case Floor():
+            text = rf"\lfloor {monomial(name.inside[0])} \rfloor"
+        case Min():
+            text = rf"\min({', '.join(map(monomial, name.inside))})"
+        case _:
+            text = symbol(name)
     return text if power == 1 else f"{{{text}}}^{{{power}}}"
 
 

@@ -21,9 +21,6 @@ LABELS = {
     "gathered_peak": "gathered",
 }
 
-LIMITS = {"link": "hops, latency, wraparound and switches are not modelled yet"}
-"""What a report says of a collective model under its header."""
-
 Cell = str | Formula | Array | Condition
 """A cell keeps its formula, array or condition, for those who print them otherwise."""
 
@@ -127,11 +124,13 @@ def _setting(report: Report) -> Block:
         ("dims", ", ".join(_size(*item) for item in report.dims.items())),
         ("hardware", "none" if report.hardware is None else report.hardware.name),
     ]
+    if report.slice:
+        rows.append(("slice", report.slice))
+    latency = "" if report.exact else " and no latency"
     notes = [
-        "Every figure is of one device. Times assume peak rates and no latency: T_overlapped is a lower bound.",
+        f"Every figure is of one device. Times assume peak rates{latency}: T_overlapped is a lower bound.",
+        *(f"{note[0].upper()}{note[1:]}." for note in report.notes),
     ]
-    if report.model in LIMITS:
-        notes.append(f"Model {report.model}: {LIMITS[report.model]}.")
     return Block("Setting", ("what", "value"), tuple(rows), ("value",), notes=tuple(notes))
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardlang.backends.report_tables import LIMITS
 from shardlang.backends.units import amount, count, si, UNITS
+from shardlang.cost.models import LATENCIES
 from shardlang.cost.report import PASSES, Report
 from shardlang.ir.printer import notes
 
@@ -122,19 +122,25 @@ class _Printer:
             dims = [d if n is None else f"{d}={count(n)}" for d, n in report.dims.items()]
             yield from self.labelled("dims", ", ".join(dims))
         yield from self.labelled("hardware", self.hardware())
-        yield from self.labelled("figures", "of one device; times assume peak rates and no latency")
-        limits = LIMITS.get(report.model)
-        if limits:
-            yield from self.labelled("", f"model {report.model}: {limits}")
+        if report.slice:
+            yield from self.labelled("slice", report.slice)
+        latency = "" if report.exact else " and no latency"
+        yield from self.labelled("figures", f"of one device; times assume peak rates{latency}")
+        for number, note in enumerate(report.notes):
+            yield from self.labelled("network" if number == 0 else "", note)
 
     def hardware(self) -> str:
         report = self.report
         figures = report.symbols.figures
         units = {"C": "FLOP/s", "W_ici": "B/s", "W_dcn": "B/s", "W_hbm": "B/s"}
+        units |= {figure: "s" for figure in LATENCIES if figure in figures}
+        used = report.total.quantity("t_comms").formula.names
         shown: list[str] = []
         for figure, unit in units.items():
-            value = report.known.get(figures[figure])
-            wanted = figure != "W_dcn" or any(i.network == "dcn" for i in report.axes)
+            symbol = figures[figure]
+            value = report.known.get(symbol)
+            wanted = figure in ("C", "W_ici", "W_hbm") or (symbol in used and value)
+            wanted = wanted or (figure == "W_dcn" and any(i.network == "dcn" for i in report.axes))
             if value is not None and wanted:
                 shown.append(f"{figures[figure]} {si(float(value), unit)}")
         if report.hardware is None:

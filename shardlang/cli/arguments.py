@@ -121,7 +121,11 @@ def add_source(parser: ArgumentParser) -> None:
         help="the size of a dim or an axis, or a hardware quantity (repeatable; wins over the file)",
     )
     group.add_argument("--mesh", metavar="X=16,Y=4", type=mesh, help="the mesh axes")
-    group.add_argument("--hardware", metavar="NAME|FILE", help="a name of the catalogue, or a TOML")
+    group.add_argument(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="a name of the catalogue, or a TOML; with a slice's shape as in 'tpu_v5e 4x8'",
+    )
 
 
 def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
@@ -195,10 +199,11 @@ def add_model(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("cost model")
     group.add_argument(
         "--model",
-        choices=("book", "link"),
+        choices=("book", "link", "link-one-way", "link-ring"),
         default="book",
-        help="the book's bytes (default), or what one device sends, with (n-1)/n (link; hops, latency, "
-        "wraparound and switches are not modelled yet)",
+        help="the book's bytes (default); or link: what one device sends, with (n-1)/n, and the time of "
+        "the busiest link or of the hops, on rings, lines, tori, switched nodes and across nodes "
+        "(link-one-way: rings one way round; link-ring: rings through switches)",
     )
     group.add_argument(
         "--overlap",

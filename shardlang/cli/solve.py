@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from fractions import Fraction
+from textwrap import wrap
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
@@ -150,7 +151,11 @@ def _text(
     lines.append(
         f"strategy   {report.plan.strategy}, model {report.model}{overlap if report.model else ''}"
     )
-    lines.append("regime     peak rates, no latency; C in FLOP/s, W in B/s, times in seconds")
+    latency = "; hops take T_hop" if report.exact else ", no latency"
+    lines.append(f"regime     peak rates{latency}; C in FLOP/s, W in B/s, times in seconds")
+    for number, note in enumerate(report.notes):
+        label = "" if number else "network"
+        lines += wrap(note, 79, initial_indent=f"{label:<11}", subsequent_indent=" " * 11)
     if split is not None:
         lines += ["", *_split_lines(split, arguments.minimize or "t_comms")]
     if found:

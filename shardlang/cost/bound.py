@@ -4,7 +4,7 @@ Where both are one product, the condition is a comparison of products, and it is
 batch on one device if the batch is in it (`B/X > C/W_ici`), else for the axes that divide the work
 (`Y < F*W_ici/C`). Where the communication is a sum, the left side is the arithmetic intensity,
 FLOPs over bytes (`B*F/(B*Y + F*X) > C/W_ici`); where its parts run over different networks, it is
-the plain inequality with no fraction left. The number of hardware axes, M_X, is left out where
+the plain inequality with no fraction left; so it is where it is a sum of maxima. The number of hardware axes, M_X, is left out where
 nobody has set it: it is 1.
 """
 
@@ -80,7 +80,8 @@ def compute_bound(
     if not math:
         return Condition("never", holds=False)
     comms = comms.substitute(ones)
-    options = comms.maxima[0] if comms.maxima and not comms.terms else (comms,)
+    alone = len(comms.maxima) == 1 and not comms.terms
+    options = comms.maxima[0] if alone else (comms,)
     conditions = [_compare(math, option, symbols, batch) for option in options]
     texts = dict.fromkeys(condition.text for condition in conditions)
     solved = conditions[0].solved if len(conditions) == 1 else None
@@ -97,6 +98,8 @@ def _compare(math: Formula, comms: Formula, symbols: Symbols, batch: Batch) -> C
     hardware = {name for name, kind in symbols.kinds.items() if kind == "hardware"}
     figures = {n for term in (*math.terms, *comms.terms) for n, _ in term.powers}
     figures = {name for name in figures if set(parts(name)) <= hardware}
+    if comms.maxima:
+        return Condition(f"{math} > {comms}")
     if len(math.terms) == len(comms.terms) == 1:
         return Condition(_products(math.terms[0] / comms.terms[0], figures, batch, symbols))
     speeds = {_split(term, figures) for term in comms.terms}

@@ -66,3 +66,22 @@ class NotAnAxis(Mistake):
     def hint(self) -> str:
         """List the axes."""
         return f"its axes are {', '.join(self.axes)}" if self.axes else "it has no mesh axes"
+
+
+@dataclass(frozen=True)
+class LaidAxis(Mistake):
+    """`--for X` or `--over X,Y` where X is laid on a slice: its size is the slice's."""
+
+    code: ClassVar[str] = "SH524"
+    title: ClassVar[str] = "axis of a slice"
+
+    name: str
+    slice: str
+
+    def message(self) -> str:
+        """Say which axis it is, and what holds it."""
+        return f"the size of '{self.name}' follows from the slice {self.slice}"
+
+    def hint(self) -> str:
+        """Say how it is freed."""
+        return "leave out the slice's shape to solve for it"

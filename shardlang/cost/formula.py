@@ -3,17 +3,19 @@
 Everything that a report says is of the form `2*D*F/Y + Max(…, …)`, so no computer algebra is needed
 to add, compare and print it: sympy is imported when an expression is asked for, and not before.
 
-A name in a monomial may be a *composite*, the sum of other names in brackets (`(M_X + M_Y)`): the
-bandwidth of a collective over several axes divides by one.
+A factor in a monomial may be an *atom* instead of a name: a sum in brackets (`(M_X + M_Y)`), which the
+bandwidth of a collective over several axes divides by, or a product rounded down (`floor(X/2)`),
+which counts hops, or the smaller of two (`Min(X, 8)`), which is what of an axis lies in a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd, lcm
-from typing import Any
+from math import floor, gcd, lcm
+from typing import Any, Self
 
 from shardlang.ir.size import Monomial
 
@@ -21,15 +23,126 @@ Powers = tuple[tuple[str, int], ...]
 PRUNED = 50
 
 
-def composite(names: Iterable[str]) -> str:
-    """Give the name that stands for the sum of the names; one name stands for itself."""
-    listed = list(names)
-    return listed[0] if len(listed) == 1 else f"({' + '.join(listed)})"
+class Atom(str):
+    """A factor that is no plain name; as text it is what sympy reads, and equal texts are equal."""
+
+    __slots__ = ("inside",)
+    inside: tuple[Monomial, ...]
+
+    def __new__(cls, text: str, inside: tuple[Monomial, ...]) -> Self:
+        """Make it of its text and the products in it."""
+        atom = super().__new__(cls, text)
+        atom.inside = inside
+        return atom
+
+    def __getnewargs__(self) -> tuple[str, tuple[Monomial, ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Say how it is made again, for pickle."""
+        return str(self), self.inside
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plain names in it."""
+        return tuple(
+            part for term in self.inside for name, _ in term.powers for part in parts(name)
+        )
+
+    def value(self, known: Mapping[str, Fraction]) -> Fraction | None:
+        """Give the number that it comes to, or None where a name is not known."""
+        values = [monomial_value(term, known) for term in self.inside]
+        if any(value is None for value in values):
+            return None
+        return self.number(value for value in values if value is not None)
+
+    def number(self, values: Iterable[Fraction]) -> Fraction:
+        """Give the number for the numbers of what is inside."""
+        raise NotImplementedError
+
+    def made(self, inside: Sequence[Monomial]) -> Monomial:
+        """Give the same of other products."""
+        raise NotImplementedError
+
+
+class Sum(Atom):
+    """The sum of some products: `(M_X + M_Y)`."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(terms: Iterable[Monomial]) -> Monomial:
+        """Give the sum as one product: the number common to all, times the sum; or its only term."""
+        found: dict[Powers, Fraction] = {}
+        for term in terms:
+            found[term.powers] = found.get(term.powers, Fraction(0)) + term.coefficient
+        whole = common_number(found.values())
+        inside = tuple(Monomial(c / whole, powers) for powers, c in found.items())
+        if len(inside) == 1:
+            return inside[0] * whole
+        text = f"({' + '.join(map(monomial_text, inside)).replace('+ -', '- ')})"
+        return Monomial(whole, ((Sum(text, inside), 1),))
+
+    def number(self, values: Iterable[Fraction]) -> Fraction:
+        """Add up."""
+        return sum(values, Fraction(0))
+
+    def made(self, inside: Sequence[Monomial]) -> Monomial:
+        """Give the sum of other products."""
+        return Sum.of(inside)
+
+
+class Floor(Atom):
+    """The largest integer that is no larger than a product: `floor(X/2)`."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(term: Monomial) -> Monomial:
+        """Round a product down; a number is rounded at once."""
+        if term.number is not None:
+            return Monomial(Fraction(floor(term.number)))
+        return Monomial(Fraction(1), ((Floor(f"floor({monomial_text(term)})", (term,)), 1),))
+
+    def number(self, values: Iterable[Fraction]) -> Fraction:
+        """Round down."""
+        (value,) = values
+        return Fraction(floor(value))
+
+    def made(self, inside: Sequence[Monomial]) -> Monomial:
+        """Round another product down."""
+        return Floor.of(inside[0])
+
+
+class Min(Atom):
+    """The smaller of two products: `Min(X, 8)`."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(left: Monomial, right: Monomial) -> Monomial:
+        """Give the smaller; of two numbers at once."""
+        if left.number is not None and right.number is not None:
+            return min(left, right, key=lambda term: term.coefficient)
+        text = f"Min({monomial_text(left)}, {monomial_text(right)})"
+        return Monomial(Fraction(1), ((Min(text, (left, right)), 1),))
+
+    def number(self, values: Iterable[Fraction]) -> Fraction:
+        """Give the smaller."""
+        return min(values)
+
+    def made(self, inside: Sequence[Monomial]) -> Monomial:
+        """Give the smaller of other products."""
+        return Min.of(inside[0], inside[1])
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """Give the names that a composite adds up; a plain name is its own only part."""
-    return tuple(name[1:-1].split(" + ")) if name.startswith("(") else (name,)
+    """Give the plain names in a factor; a plain name is its own only part."""
+    return name.names if isinstance(name, Atom) else (name,)
+
+
+def common_number(numbers: Iterable[Fraction]) -> Fraction:
+    """Give the largest number that divides all of the numbers into integers without a common factor."""
+    listed = list(numbers)
+    top = gcd(*(abs(number.numerator) for number in listed))
+    return Fraction(top or 1, lcm(*(number.denominator for number in listed)))
 
 
 def digits(value: int) -> str:
@@ -70,13 +183,18 @@ def monomial_value(monomial: Monomial, known: Mapping[str, Fraction]) -> Fractio
     value = monomial.coefficient
     for name, power in monomial.powers:
         factor = known.get(name)
+        if factor is None and isinstance(name, Atom):
+            factor = name.value(known)
         if factor is None:
-            values = [known.get(part) for part in parts(name)]
-            if len(values) == 1 or any(v is None for v in values):
-                return None
-            factor = sum((v for v in values if v is not None), Fraction(0))
+            return None
         value = value * factor**power
     return value
+
+
+def power(monomial: Monomial, exponent: int) -> Monomial:
+    """Raise a monomial to a whole power."""
+    powers = tuple((name, p * exponent) for name, p in monomial.powers if exponent)
+    return Monomial(monomial.coefficient**exponent, powers)
 
 
 def _combine(monomials: Iterable[Monomial]) -> tuple[Monomial, ...]:
@@ -108,9 +226,10 @@ class Formula:
     def sum(formulas: Iterable[Formula]) -> Formula:
         """Add formulas up, in time linear in their terms."""
         listed = list(formulas)
+        maxima = Counter(options for formula in listed for options in formula.maxima)
         return Formula(
             _combine(term for formula in listed for term in formula.terms),
-            tuple(options for formula in listed for options in formula.maxima),
+            tuple(_times(options, Monomial(Fraction(n))) for options, n in maxima.items()),
         )
 
     @staticmethod
@@ -140,7 +259,7 @@ class Formula:
         """Multiply by a positive monomial."""
         return Formula(
             _combine(term * factor for term in self.terms),
-            tuple(tuple(option * factor for option in options) for options in self.maxima),
+            tuple(_times(options, factor) for options in self.maxima),
         )
 
     def __truediv__(self, divisor: Monomial) -> Formula:
@@ -167,7 +286,7 @@ class Formula:
         return all(t.coefficient >= 0 or t.powers in theirs for t in self.terms)
 
     def substitute(self, values: Mapping[str, Fraction]) -> Formula:
-        """Put numbers in place of names; a composite changes only as a whole."""
+        """Put numbers in place of names; an atom changes only as a whole."""
 
         def replaced(term: Monomial) -> Monomial:
             coefficient = term.coefficient
@@ -184,6 +303,36 @@ class Formula:
             _combine(replaced(term) for term in self.terms),
             tuple(tuple(o.substitute(values) for o in options) for options in self.maxima),
         )
+
+    def rewrite(self, products: Mapping[str, Monomial]) -> Formula:
+        """Put products in place of names, also inside of atoms."""
+
+        def written(term: Monomial) -> Monomial:
+            made = Monomial(term.coefficient)
+            for name, exponent in term.powers:
+                if isinstance(name, Atom):
+                    factor = name.made([written(inside) for inside in name.inside])
+                else:
+                    factor = products.get(name, Monomial.of(name))
+                made *= power(factor, exponent)
+            return made
+
+        return Formula(
+            _combine(written(term) for term in self.terms),
+            tuple(tuple(o.rewrite(products) for o in options) for options in self.maxima),
+        )
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The plain names inside of atoms: no product of powers says how it depends on them."""
+        own = {
+            part
+            for term in self.terms
+            for name, _ in term.powers
+            if isinstance(name, Atom)
+            for part in name.names
+        }
+        return frozenset(own).union(*(o.hidden for options in self.maxima for o in options))
 
     def value(self, known: Mapping[str, Fraction]) -> Fraction | None:
         """Give the number that it comes to, or None where a size is not known."""
@@ -224,7 +373,15 @@ class Formula:
         import sympy  # noqa: PLC0415  (costs as much as everything else together)
 
         def name(text: str) -> Any:
-            return sympy.Add(*(sympy.Symbol(part, positive=True) for part in parts(text)))
+            match text:
+                case Sum():
+                    return sympy.Add(*map(term, text.inside))
+                case Floor():
+                    return sympy.floor(term(text.inside[0]))
+                case Min():
+                    return sympy.Min(*map(term, text.inside))
+                case _:
+                    return sympy.Symbol(text, positive=True)
 
         def term(monomial: Monomial) -> Any:
             number = monomial.coefficient
@@ -237,6 +394,10 @@ class Formula:
             *(term(monomial) for monomial in self.terms),
             *(sympy.Max(*(option.sympy() for option in options)) for options in self.maxima),
         )
+
+
+def _times(options: tuple[Formula, ...], factor: Monomial) -> tuple[Formula, ...]:
+    return options if factor == Monomial() else tuple(option * factor for option in options)
 
 
 def _flat(formulas: Iterable[Formula]) -> Iterable[Formula]:
@@ -261,8 +422,5 @@ def common_factor(terms: Iterable[Monomial]) -> Monomial:
     powers = {
         name: min(own) if len(own) == len(listed) else min(0, *own) for name, own in found.items()
     }
-    top = gcd(*(abs(term.coefficient.numerator) for term in listed))
-    bottom = lcm(*(term.coefficient.denominator for term in listed))
-    return Monomial(
-        Fraction(top or 1, bottom), tuple(sorted((n, p) for n, p in powers.items() if p))
-    )
+    number = common_number(term.coefficient for term in listed)
+    return Monomial(number, tuple(sorted((n, p) for n, p in powers.items() if p)))

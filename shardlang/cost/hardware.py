@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+from shardlang.cost.network import wire, Wiring
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.hardware.slices import shape_text
+from shardlang.ir.program import Program
 from shardlang.source import Source, Span
 
 _LINE = re.compile(
-    r'^[^\S\n]*hardware[ \t]+(?:"(?P<quoted>[^"\n]*)"|(?P<bare>[^\s",#]+))', re.MULTILINE
+    r'^[^\S\n]*hardware[ \t]+(?:"(?P<quoted>[^"\n]*)"|(?P<bare>[^\s",#]+))'
+    r"(?:[ \t]+(?P<shape>[0-9]+(?:[x×][0-9]+)+))?",
+    re.MULTILINE,
 )
 
 
@@ -30,6 +36,25 @@ def hardware_of(source: Source, name: str) -> Hardware:
     named = named_in(source)
     span = named[1] if named is not None and named[0] == name else Span(0, 0)
     return load_hardware(name, source, span)
+
+
+def slice_place(program: Program, name: str, shape: tuple[int, ...]) -> tuple[Source, Span]:
+    """Give the place of a slice's shape: in the text, else behind the name on the command line."""
+    found = _LINE.search(program.source.text)
+    text = shape_text(shape)
+    if found is not None and (found["shape"] or "").replace("×", "x") == text:
+        return program.source, Span(*found.span("shape"))
+    where = Source("--hardware", f"{name} {text}")
+    return where, Span(len(where.text) - len(text), len(where.text))
+
+
+def slice_mistakes(program: Program, chip: Hardware) -> list[Diagnostic]:
+    """List what is wrong with the slice of a program: a shape that its mesh does not fit."""
+    known = {name: Fraction(size) for name, size in program.mesh.sizes.items()}
+    wiring = wire(chip.topology, program.slice, program.mesh.axes, known)
+    if isinstance(wiring, Wiring):
+        return []
+    return [Diagnostic(*slice_place(program, chip.name, program.slice), wiring)]
 
 
 def hardware_mistakes(source: Source) -> list[Diagnostic]:

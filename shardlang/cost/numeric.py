@@ -7,14 +7,14 @@ so that a compiled report can be pickled and no text of the program can become c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
 from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from shardlang.cost.formula import Formula, parts
+from shardlang.cost.formula import Atom, Floor, Formula, Min
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Compiled:
     seconds, bytes, FLOPs of both passes, and `memory`, the total in bytes. An output may name a pass
     (`forward.t_comms`) or a part of memory (`memory.activations`). Where an axis has size 1, its
     collectives cost nothing. A dim that is declared by others (`F=4*D`) follows them. An axis whose
-    size is 1 in the report itself has no collectives left: to be named, it has to stay 1.
+    size is 1 in the report itself has no collectives left: to be named, it has to stay 1. So has one
+    that is laid on a slice to keep its size.
     """
 
     names: tuple[str, ...]
@@ -81,6 +82,7 @@ class Compiled:
     axes_overlap: bool
     own: Mapping[str, str]
     ones: tuple[str, ...] = ()
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @staticmethod
     def of(report: Report, names: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
@@ -140,6 +142,11 @@ class Compiled:
                 for symbol in arguments
                 if symbols.kinds[symbol] == "axis" and report.known.get(symbol) == 1
             ),
+            fixed={
+                symbol: number(report.known[symbol])
+                for symbol in arguments
+                if symbol in report.fixed
+            },
         )
 
     def __call__(self, *arrays: Any, **named: Any) -> Outputs:
@@ -156,10 +163,17 @@ class Compiled:
                     f" over it: to vary {self.own[name]}, lower the program with another size of it,"
                     " or with none"
                 )
+        for name, size in self.fixed.items():
+            if np.any(values[name] != size):
+                raise ValueError(
+                    f"the axis {self.own[name]} has size {size:g} in this report, which lays it on a"
+                    f" slice: to vary {self.own[name]}, leave out the slice's shape, or price each size"
+                    " on its own"
+                )
         shape = np.broadcast_shapes(*(value.shape for value in values.values()))
         known: dict[str, Any] = {**self.constants, **values}
         known.update(self._follow(known))
-        evaluate = _Evaluation(known)
+        evaluate = Evaluation(known)
         results = [
             np.broadcast_to(np.asarray(self._output(name, evaluate)), shape)
             for name in self.outputs
@@ -178,7 +192,7 @@ class Compiled:
             if self.own[symbol] in named:
                 yield symbol, named[self.own[symbol]]
 
-    def _output(self, name: str, evaluate: _Evaluation) -> Any:
+    def _output(self, name: str, evaluate: Evaluation) -> Any:
         pass_, _, key = name.rpartition(".")
         if name in self.formulas and key not in ("flops", "t_math"):
             return evaluate.formula(self.formulas[name])
@@ -195,7 +209,7 @@ class Compiled:
                 math = evaluate.formula(self.formulas[f"{pass_}.t_math"])
                 return np.maximum(math, comms) if key == "t_overlapped" else math + comms
 
-    def _parts(self, name: str, evaluate: _Evaluation) -> Iterator[tuple[tuple[str, ...], Any]]:
+    def _parts(self, name: str, evaluate: Evaluation) -> Iterator[tuple[tuple[str, ...], Any]]:
         """Give each group's cost, zero where its axes come to one device."""
         for axes, formula in self.groups[name]:
             value = evaluate.formula(formula)
@@ -206,12 +220,12 @@ class Compiled:
             else:
                 yield axes, value
 
-    def _comms(self, name: str, evaluate: _Evaluation) -> Any:
+    def _comms(self, name: str, evaluate: Evaluation) -> Any:
         if name not in evaluate.cache:
             evaluate.cache[name] = self._overlapping(name, evaluate)
         return evaluate.cache[name]
 
-    def _overlapping(self, name: str, evaluate: _Evaluation) -> Any:
+    def _overlapping(self, name: str, evaluate: Evaluation) -> Any:
         found = list(self._parts(name, evaluate))
         if not self.axes_overlap:
             return sum((value for _, value in found), 0.0)
@@ -275,7 +289,7 @@ def _size(expr: SizeExpr, known: Mapping[str, Any]) -> Any:
                     return a**b
 
 
-class _Evaluation:
+class Evaluation:
     """One call: the values of names, and each power and product that has been computed."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -286,15 +300,24 @@ class _Evaluation:
         """Give a power of a name."""
         key = (name, power)
         if key not in self.cache:
-            value = self.values.get(name)
-            if value is None:
-                value = sum(self.values[part] for part in parts(name))
+            value = self.atom(name) if isinstance(name, Atom) else self.values[name]
             if power < 0:
                 value = 1.0 / self.power(name, -power)
             elif power > 1:
                 value = value**power
             self.cache[key] = value
         return self.cache[key]
+
+    def atom(self, atom: Atom) -> Any:
+        """Give a sum, a product rounded down, or the smaller of two."""
+        values = [self.monomial(term) for term in atom.inside]
+        match atom:
+            case Floor():
+                return np.floor(values[0])
+            case Min():
+                return np.minimum(values[0], values[1])
+            case _:
+                return sum(values)
 
     def monomial(self, monomial: Monomial) -> Any:
         """Give a product: numbers first, then the smaller arrays."""

@@ -9,15 +9,19 @@ it is priced as if all of it crossed the `@dcn` axes, once, since they share a c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
 from shardlang.cost.flops import counts, flops
-from shardlang.cost.formula import composite, Formula
+from shardlang.cost.formula import Formula, Sum
+from shardlang.cost.hardware import slice_place
 from shardlang.cost.local import local_bytes
 from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
-from shardlang.cost.models import bytes_carried, bytes_moved, Model, Moved
+from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
+from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
     CollectiveCost,
     ComputeCost,
@@ -28,17 +32,25 @@ from shardlang.cost.quantities import (
 )
 from shardlang.cost.report import MEMORY, Overlap, PASSES, Report
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
-from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
-from shardlang.hardware.errors import BadQuantity, UnknownQuantity
-from shardlang.ir.ops import Collective
+from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
+from shardlang.hardware.figures import FIGURES as CATALOGUE
+from shardlang.hardware.topology import Topology
+from shardlang.ir.ops import AllReduce, Collective
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
 from shardlang.source import Source, Span
 
-UNUSED = frozenset({"w_ici", "ici_axes"})
-"""Figures of the catalogue that may be set, though no formula has them."""
+WRAPPING = ("wrap_axis", "wrap_cube")
+"""Figures that a slice depends on, and no formula has."""
+
+UNUSED = frozenset({*CATALOGUE, *LATENCIES}).difference(WRAPPING, LATENCIES.values())
+"""Figures that may be set, though no formula of the model has them."""
+
+MAY_BE_ZERO = frozenset({*LATENCIES, "in_network"})
+"""Figures that may be set to 0: no latency, no adding up in the switch."""
 
 
 class Pricing:
@@ -51,7 +63,12 @@ class Pricing:
         model: Model,
         overlap: Overlap,
         sets: Mapping[str, float | Fraction],
+        shape: tuple[int, ...] = (),
+        *,
+        any_size: bool = False,
     ) -> None:
+        """Name everything and lay the mesh; `any_size` lays it on nodes for any sizes of the axes."""
+        self.again = partial(_any_size, plan, hardware, model, overlap, dict(sets))
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -60,24 +77,46 @@ class Pricing:
         dims, self.axes, literals = dims_and_axes(plan)
         size = None if hardware is None else hardware.get("hbm")
         self.hbm = None if size is None else Fraction(size)
-        self.symbols = make_symbols(dims, (i.axis.name for i in self.axes), literals=literals)
+        self.own: tuple[str, ...] = tuple(getattr(model, "figures", ()))
+        names = (info.axis.name for info in self.axes)
+        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own), literals=literals)
         self.info = {info.axis: info for info in self.axes}
         self.known: dict[str, Fraction] = {}
         self.ones: dict[str, Fraction] = {}
-        self._values(sets)
+        self.exact = False
+        self.any_size = any_size
+        self.no_latency: list[str] = []
+        self.topology = None if hardware is None else hardware.topology
+        self.wiring = Wiring()
+        self._values(sets, shape)
+        self.network = Network(
+            self.topology,
+            self.wiring,
+            self._parts(),
+            lambda axis: self.symbols.monomial(Monomial.of(axis.name)),
+            lambda axis: Monomial.of(self.symbols.links(axis)),
+            self._figure,
+            self.bandwidth,
+        )
 
     # --- what is known ---
 
-    def _values(self, sets: Mapping[str, float | Fraction]) -> None:
+    def _values(self, sets: Mapping[str, float | Fraction], shape: tuple[int, ...]) -> None:
         sizes, figures = self._sort(sets)
-        for name, value in known_sizes(self.plan, self.axes, sizes).items():
+        sizes = known_sizes(self.plan, self.axes, sizes)
+        for name, value in sizes.items():
             if name in self.symbols.of:
                 self.known[self.symbols.of[name]] = value
+        self._lay(shape, sizes)
         for axis, info in self.info.items():
             links = self.symbols.links(axis)
-            self.known[links] = Fraction(info.links)
-            if info.links == 1 and links not in figures:
+            count = len(self.wiring.strands.get(info.wire, ())) or info.links
+            self.known[links] = Fraction(count)
+            if count == 1 and links not in figures:
                 self.ones[links] = Fraction(1)
+        for figure in self.own:
+            if self.symbols.figures[figure] not in figures:
+                self._own_figure(figure)
         if self.hardware is not None:
             for figure in FIGURES:
                 value = self._peak() if figure == "C" else self.hardware.get(figure)
@@ -86,6 +125,41 @@ class Pricing:
         self.known.update(figures)
         for name, symbol in self.symbols.renamed.items():
             self.warnings.append(f"'{name}' is written {symbol} in formulas")
+
+    def _lay(self, shape: tuple[int, ...], sizes: Mapping[str, Fraction]) -> None:
+        """Lay the mesh on the slice or on nodes; raises ShardlangError where it does not fit."""
+        wiring = wire(self.topology, shape, self.axes, {} if self.any_size else sizes)
+        if not isinstance(wiring, Wiring):
+            name = "" if self.hardware is None else self.hardware.name
+            place = slice_place(self.plan.program, name, shape)
+            raise ShardlangError([Diagnostic(*place, wiring)])
+        self.wiring = wiring
+
+    def _parts(self) -> dict[Axis, tuple[Axis, ...]]:
+        """List what shares the links of an axis: the parts that are not known to have size 1."""
+        found: dict[Axis, tuple[Axis, ...]] = {}
+        for axis in self.counting(self.info):
+            wire = self.info[axis].wire
+            found[wire] = (*found.get(wire, ()), axis)
+        return found
+
+    def _own_figure(self, figure: str) -> None:
+        """Find the value of a figure that the model alone uses; a latency that is missing is 0."""
+        if self.hardware is None:
+            return
+        named = LATENCIES.get(figure)
+        value = self.hardware.get(named or figure)
+        if value is None and named:
+            self.no_latency.append(figure)
+        if value is not None:
+            self.known[self.symbols.figures[figure]] = Fraction(value)
+
+    def _figure(self, figure: str) -> Monomial:
+        """Give a figure of the hardware in a formula: 0 where the model or the chip has none."""
+        symbol = self.symbols.figures.get(figure)
+        if symbol is None or figure in self.no_latency:
+            return Monomial(Fraction(0))
+        return Monomial.of(symbol)
 
     def _sort(
         self, sets: Mapping[str, float | Fraction]
@@ -100,7 +174,7 @@ class Pricing:
                 value = Fraction(given)
             except (ValueError, OverflowError, TypeError):
                 value = Fraction(0)
-            if value <= 0:
+            if value < 0 or (value == 0 and name not in MAY_BE_ZERO):
                 mistake = BadQuantity(name, str(given))
                 raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
             if name in self.symbols.of:
@@ -109,15 +183,35 @@ class Pricing:
                 figures[name] = value
             elif name == "hbm":
                 self.hbm = value
+            elif name in ("node", "in_network") and self.own:
+                self._switch(name, value)
             elif name in UNUSED:
                 self.warnings.append(f"no formula uses {name}")
             else:
-                import difflib  # noqa: PLC0415  (for the error alone)
-
-                near = difflib.get_close_matches(name, [*self.symbols.of, *own], n=1)
-                unknown = UnknownQuantity(name, near[0] if near else None)
-                raise ShardlangError([Diagnostic(where, Span(0, len(name)), unknown)])
+                mistake = self._not_set(name, own)
+                raise ShardlangError([Diagnostic(where, Span(0, len(name)), mistake)])
         return sizes, figures
+
+    def _not_set(self, name: str, own: Iterable[str]) -> Mistake:
+        """Say why a name can't be set: nothing has it, or it is a figure of files alone."""
+        if name in CATALOGUE:
+            names = [symbol for symbol, figure in LATENCIES.items() if figure == name]
+            return NotSet(name, names[0] if names else None)
+        import difflib  # noqa: PLC0415  (for the error alone)
+
+        near = difflib.get_close_matches(name, [*self.symbols.of, *own], n=1)
+        return UnknownQuantity(name, near[0] if near else None)
+
+    def _switch(self, name: str, value: Fraction) -> None:
+        """Set what a node is: its chips, and whether its switch adds up."""
+        had = self.topology or Topology("switch", axes=1, link=None, egress=None)
+        if name == "in_network":
+            self.topology = replace(had, in_network=value != 0)
+            if had.kind != "switch":
+                self.warnings.append("no formula uses in_network: no switch joins these chips")
+        else:
+            kind = "switch" if had.kind == "torus" else had.kind
+            self.topology = replace(had, kind=kind, node=max(int(value), 1))
 
     def _peak(self) -> float | None:
         """Give C: the peak at the dtype of the contractions if they share one, else at bf16."""
@@ -157,10 +251,14 @@ class Pricing:
             operand=name(local_bytes(step.inputs[0])),
             result=name(local_bytes(step.output)),
             n=name(Monomial.of(*(axis.name for axis in axes))),
+            levels=self.network.levels([self.info[axis] for axis in axes]),
         )
-        sent = bytes_moved(self.model, step, moved, axes)
-        carried = bytes_carried(self.model, step, moved, axes)
-        time = carried / self.bandwidth(axes) if axes else carried
+        match price(self.model, step, moved):
+            case Price() as found:
+                sent, time = found.sent, found.time
+                self.exact = True
+            case sent:
+                time = sent / self.bandwidth(axes) if axes else sent
         return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
@@ -170,10 +268,12 @@ class Pricing:
         figures = self.symbols.figures
         if slow:
             links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
-            factor = [composite(self.symbols.links(i.axis) for i in links)] if links else []
-            return Monomial.of(figures["W_dcn"], *factor)
-        links = composite(self.symbols.links(info.axis) for info in infos)
-        return Monomial.of(figures["W_ici"], links)
+            egress = Monomial.of(figures["W_dcn"])
+            if links:
+                egress *= Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
+            return egress
+        factor = Sum.of(Monomial.of(self.symbols.links(info.axis)) for info in infos)
+        return Monomial.of(figures["W_ici"]) * factor
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step."""
@@ -222,6 +322,11 @@ class Pricing:
             totals=totals,
             memory=held,
             warnings=tuple(dict.fromkeys(self.warnings)),
+            slice=self.wiring.slice if self.exact or self.wiring.strands else None,
+            notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
+            fixed=self.fixed(),
+            exact=self.exact,
+            vary=self.again if self.wiring.inside else None,
             groups=groups,
         )
 
@@ -292,7 +397,7 @@ class Pricing:
             used = frozenset[str]().union(
                 *(t.quantity("t_comms").formula.names for t in totals.values())
             )
-            for figure in FIGURES:
+            for figure in (*FIGURES, *self.own):
                 symbol = self.symbols.figures[figure]
                 if symbol in used and symbol not in self.known:
                     self.warnings.append(f"{self.hardware.name} has no figure {figure}")
@@ -310,6 +415,8 @@ class Pricing:
         """Warn where the mesh needs more axes of the interconnect than the chip has."""
         assert self.hardware is not None
         have = self.hardware.get("ici_axes")
+        if self.exact and self.topology is not None and self.topology.kind != "torus":
+            return
         spans: dict[Axis, Fraction] = {}
         for info in self.axes:
             size = self.known.get(self.symbols.of[info.axis.name])
@@ -323,6 +430,44 @@ class Pricing:
                 f" {self.hardware.name} has {have:g}: their times count links of its own for each,"
                 " and can be too short"
             )
+
+    def notes(self, used: frozenset[str]) -> Iterator[str]:
+        """Say what the model counts, and what it takes as given; `used` are the names in T_comms."""
+        if self.exact:
+            note = getattr(self.model, "note", "")
+            if note:
+                yield note
+            beside = {"T_hop": "W_ici", "T_dcn": "W_dcn"}
+            lacking = [f for f in self.no_latency if self.symbols.figures[beside[f]] in used]
+            if lacking and self.hardware is not None:
+                yield f"{self.hardware.name} has no {' and no '.join(lacking)}: taken as 0 s"
+            yield from self._adding()
+        if self.exact or self.wiring.strands:
+            yield from self.wiring.remarks
+
+    def _adding(self) -> Iterator[str]:
+        """Say how the AllReduces inside a node behind a switch are taken."""
+        topology = self.topology
+        inside = (
+            self.info[axis].network == "ici"
+            for _, step in self.plan.steps()
+            if isinstance(step.op, AllReduce)
+            for axis in self.counting(step.op.axes)
+        )
+        if topology is None or topology.kind != "switch" or not any(inside):
+            return
+        if not getattr(self.model, "in_network", False):
+            return
+        if topology.in_network:
+            yield "the switch of a node adds up AllReduces; --set in_network=0 has them in rings"
+        else:
+            yield "AllReduces add up in the chips; --set in_network=1 lets a node's switch add up"
+
+    def fixed(self) -> frozenset[str]:
+        """Give the axes, as symbols, whose sizes the formulas rest on."""
+        if not self.exact and not self.wiring.strands:
+            return frozenset()
+        return frozenset(self.symbols.of[axis.name] for axis in self.wiring.fixed)
 
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""
@@ -348,3 +493,14 @@ class Pricing:
             yield f"nothing uses {weights}: declared with `param`, it counts as a weight all the same"
         if inputs:
             yield f"nothing uses {inputs}, declared with `input`"
+
+
+def _any_size(
+    plan: Plan,
+    hardware: Hardware | None,
+    model: Model,
+    overlap: Overlap,
+    sets: Mapping[str, float | Fraction],
+) -> Report:
+    """Price with formulas for any sizes of the axes."""
+    return Pricing(plan, hardware, model, overlap, sets, any_size=True).report()

@@ -3,8 +3,8 @@
 `cost` prices every step of the plan once (`shardlang.cost.pricing`); a `Report` holds the result.
 Attributes such as `report.total.t_comms` are sympy expressions, made (and sympy imported) when they
 are asked for; texts and `to_dict` need no sympy. Bytes, FLOPs and memory are those of one device;
-times are in seconds, at peak rates: they leave out latency, what memory bandwidth bounds, and every
-inefficiency.
+times are in seconds, at peak rates: they leave out what memory bandwidth bounds, every inefficiency
+and, but in models that have it, latency.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shardlang.cost.models import Model, MODELS
 from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
 from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.hardware.slices import split_shape
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
 
@@ -45,7 +46,11 @@ class Report:
     """The cost of a plan.
 
     `known` gives the value of each symbol that has one; `groups` holds the communication of each
-    pass by the axes it runs over, as (bytes, seconds).
+    pass by the axes it runs over, as (bytes, seconds). `slice` says how the mesh lies on a slice or
+    on nodes, `notes` what the model counts and takes as given, and `fixed` are the axes, as symbols,
+    whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
+    and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
+    rest on them and that can be done.
     """
 
     plan: Plan
@@ -60,6 +65,11 @@ class Report:
     totals: Mapping[str, Totals]
     memory: Memory
     warnings: tuple[str, ...] = ()
+    slice: str | None = None
+    notes: tuple[str, ...] = ()
+    fixed: frozenset[str] = frozenset()
+    exact: bool = False
+    vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )
@@ -142,7 +152,14 @@ class Report:
             ],
             "warnings": list(self.warnings),
             "symbols": dict(self.symbols.kinds),
+            **self._network(),
         }
+
+    def _network(self) -> dict[str, Any]:
+        """Give what JSON says of the network; `book` without a slice knows of none."""
+        if not self.notes and self.slice is None:
+            return {}
+        return {"network": {"slice": self.slice, "notes": list(self.notes)}}
 
     def to_json(self) -> str:
         """Give the report as JSON text."""
@@ -193,7 +210,12 @@ class Report:
         from shardlang.cost.numeric import Compiled  # noqa: PLC0415  (imports numpy)
 
         wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-        return Compiled.of(self, tuple(names), wanted)
+        return Compiled.of(self.freed(names), tuple(names), wanted)
+
+    def freed(self, names: Sequence[str]) -> Report:
+        """Give the report with formulas for any sizes of the named axes, where there is one."""
+        rests = any(self.symbols.of.get(name, name) in self.fixed for name in names)
+        return self.vary() if rests and self.vary is not None else self
 
 
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:
@@ -213,7 +235,8 @@ def cost(
     """Price a plan.
 
     `hardware` is a name or a path (else the program's own, else its figures stay symbols); `sets`
-    gives sizes and hardware figures by name and wins over both. `overlap="axes"` lets collectives
+    gives sizes and hardware figures by name and wins over both. A slice's shape may stand behind the
+    name (`tpu_v5p 16x16x16`): the mesh is laid on it. `overlap="axes"` lets collectives
     over different axes run at once. Raises `ShardlangError` for hardware that does not exist and
     for names or values in `sets` that make no sense.
     """
@@ -223,14 +246,20 @@ def cost(
         model = MODELS[model]
     from shardlang.cost.pricing import Pricing  # noqa: PLC0415  (it makes reports)
 
-    return Pricing(plan, _hardware(plan, hardware), model, overlap, sets or {}).report()
+    chip, shape = _hardware(plan, hardware)
+    return Pricing(plan, chip, model, overlap, sets or {}, shape).report()
 
 
-def _hardware(plan: Plan, given: str | Hardware | None) -> Hardware | None:
-    """Load what is asked for, or what the program names, with the place where it does."""
+def _hardware(plan: Plan, given: str | Hardware | None) -> tuple[Hardware | None, tuple[int, ...]]:
+    """Load what is asked for, or what the program names, with the place where it does.
+
+    With it comes the shape of the slice, empty where none is given.
+    """
     if isinstance(given, Hardware):
-        return given
+        return given, ()
     if given is not None:
-        return load_hardware(given)
-    name = plan.program.hardware
-    return None if name is None else hardware_of(plan.program.source, name)
+        return load_hardware(given), split_shape(given)[1]
+    program = plan.program
+    if program.hardware is None:
+        return None, ()
+    return hardware_of(program.source, program.hardware), program.slice

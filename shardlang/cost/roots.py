@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd
 
-from shardlang.cost.formula import Formula, monomial_text, monomial_value
+from shardlang.cost.formula import Formula, monomial_text, monomial_value, power
 from shardlang.ir.size import Monomial
 
 
@@ -99,12 +99,6 @@ class Sums:
         for name, formula in self.of.items():
             written = written.replace(name, f"({formula})")
         return written
-
-
-def power(monomial: Monomial, exponent: int) -> Monomial:
-    """Raise a monomial to a whole power."""
-    powers = tuple((name, p * exponent) for name, p in monomial.powers if exponent)
-    return Monomial(monomial.coefficient**exponent, powers)
 
 
 def _drawn(root: Root) -> tuple[Monomial, Monomial]:

@@ -7,7 +7,13 @@ powers or a quadratic, else as a number where everything else is known. `best_sp
 over axes whose product is fixed (`shardlang.cost.split`); `when` at that split takes the least time for
 T_comms.
 
-The regime is the report's: peak rates, no latency, collectives one after the other unless axes overlap.
+Where the communication holds maxima (of latency and load, or of axes that overlap), the condition is that
+of every choice among them, as long as there are few. With more of them, or a symbol that is rounded or
+stands in a sum (`floor(X/2)`), it is found numerically where everything else is known, and stays an
+inequality where not.
+
+The regime is the report's: peak rates, collectives one after the other unless axes overlap, and latency
+where its model has any.
 """
 
 from __future__ import annotations
@@ -16,17 +22,27 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any, Literal
 
-from shardlang.cost.errors import NotAnAxis, UnknownSymbol
-from shardlang.cost.formula import common_factor, Formula
+from shardlang.cost.errors import LaidAxis, NotAnAxis, UnknownSymbol
+from shardlang.cost.formula import common_factor, Formula, power
 from shardlang.cost.report import Report
-from shardlang.cost.roots import power, Root, Sums
+from shardlang.cost.roots import Root, Sums
 from shardlang.cost.split import best_split, Constraint, Pass, read_constraint, Split
 from shardlang.cost.symbols import Symbols
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.source import Source, Span
+
+MOST = 4
+"""The most choices among maxima that are written as conditions one by one."""
+
+LARGEST = 120
+"""Values are looked for up to 2 to the power of this, and down to its inverse."""
+
+STEPS = 32
+"""Points of the grid for each power of two."""
 
 How = Literal["closed form", "numerically", "always", "never", "whatever", "open"]
 """How a condition was found: `whatever` where the symbol cancels out, `open` where sizes are missing."""
@@ -93,10 +109,11 @@ def when(
     mesh over them can have. Raises `ShardlangError` for a name that no formula has (SH521).
     """
     name = check_symbol(report, symbol, () if constraint is None else constraint.names)
+    report = _free(report, "--for", [name, *over])
     totals = report.totals[which]
     math, comms = (totals.quantity(key).formula for key in ("t_math", "t_comms"))
     followed = _followers(report, name)
-    math, comms = _follow(math, followed), _follow(comms, followed)
+    math, comms = math.rewrite(followed), comms.rewrite(followed)
     known = {n: v for n, v in report.known.items() if n != name and n not in followed}
     unset = {n: Fraction(1) for n in _links(report.symbols) if report.known.get(n) == 1}
     known.update({} if constraint is None else constraint.known)
@@ -128,6 +145,7 @@ def constraint_of(
                 Source("--over", name), Span(0, len(name)), NotAnAxis(name, tuple(sorted(axes)))
             )
             raise ShardlangError([where])
+    report = _free(report, "--over", over)
     symbols = report.symbols.of
     constraint = read_constraint(text, over, {})
     product = Monomial(constraint.product.coefficient)
@@ -135,6 +153,19 @@ def constraint_of(
         product *= power(Monomial.of(symbols.get(name, name)), exponent)
     known = {**{n: v for n, v in report.known.items() if n in dict(product.powers)}, **more}
     return Constraint(tuple(symbols[name] for name in over), product, known)
+
+
+def _free(report: Report, where: str, names: Sequence[str]) -> Report:
+    """Give a report that takes any sizes of the named axes.
+
+    Raises `ShardlangError` (SH524) where the mesh lies on a slice, which gives those sizes.
+    """
+    report = report.freed(names)
+    for name in names:
+        if report.symbols.of.get(name, name) in report.fixed:
+            mistake = LaidAxis(name, (report.slice or "").partition(":")[0])
+            raise ShardlangError([Diagnostic(Source(where, name), Span(0, len(name)), mistake)])
+    return report
 
 
 def _links(symbols: Symbols) -> list[str]:
@@ -176,23 +207,6 @@ def _product(expr: SizeExpr, names: Mapping[str, str]) -> Monomial | None:
             return None
 
 
-def _follow(formula: Formula, products: Mapping[str, Monomial]) -> Formula:
-    """Put products in place of names."""
-    if not products:
-        return formula
-
-    def written(term: Monomial) -> Monomial:
-        made = Monomial(term.coefficient)
-        for name, exponent in term.powers:
-            made *= power(products.get(name, Monomial.of(name)), exponent)
-        return made
-
-    maxima = tuple(
-        tuple(_follow(option, products) for option in options) for options in formula.maxima
-    )
-    return Formula(Formula.of(*(written(term) for term in formula.terms)).terms, maxima)
-
-
 # A condition on one symbol ---------------------------------------------------------------------
 
 
@@ -208,11 +222,76 @@ def _solve(
         return Solution(name, "always", how="always")
     if not math:
         return Solution(name, "never", how="never")
+    hidden = name in math.hidden | comms.hidden
+    if hidden or _many(comms) > MOST:
+        return _searched(name, math, comms, known, unset)
     found = [_against(report, name, math, option, known, unset) for option in _options(comms)]
-    if len(found) == 1:
-        return found[0]
     distinct = list({each.text: each for each in found}.values())
+    if len(distinct) > 1 and not {each.how for each in distinct} <= _JOINED:
+        return _searched(name, math, comms, known, unset)
     return _all_of(name, distinct)
+
+
+def _many(formula: Formula) -> int:
+    """Count the choices among the options of a formula's maxima."""
+    inner = [sum(_many(option) for option in options) for options in formula.maxima]
+    return prod(inner)
+
+
+def _searched(
+    name: str,
+    math: Formula,
+    comms: Formula,
+    known: Mapping[str, Fraction],
+    unset: Mapping[str, Fraction],
+) -> Solution:
+    """Solve numerically: find the first stretch of values on which the condition holds."""
+    left, right = math.substitute(unset), comms.substitute(unset)
+    text, general = f"{left} > {right}", f"{math} > {comms}"
+    low = high = None
+    how: How = "open"
+    if (math.names | comms.names) - {name} <= set(known):
+        low, high, how = _stretch(name, math, comms, known)
+    return Solution(name, text, None, general if general != text else None, low, high, how)
+
+
+def _stretch(
+    name: str, math: Formula, comms: Formula, known: Mapping[str, Fraction]
+) -> tuple[float | None, float | None, How]:
+    """Look for where `math > comms` on a fine grid of all magnitudes, then between its points."""
+    import numpy as np  # noqa: PLC0415 (for this case alone)
+
+    from shardlang.cost.numeric import Evaluation, number  # noqa: PLC0415 (imports numpy)
+
+    values = {other: number(value) for other, value in known.items() if other != name}
+
+    def holds(at: Any) -> Any:
+        evaluate = Evaluation({**values, name: np.asarray(at, dtype=np.float64)})
+        with np.errstate(all="ignore"):
+            return evaluate.formula(math) > evaluate.formula(comms)
+
+    grid = 2.0 ** (np.arange(-LARGEST * STEPS, LARGEST * STEPS + 1) / STEPS)
+    if name in math.hidden | comms.hidden:
+        grid = grid[grid >= 1]  # of axes of size 1 nothing is said
+    found = np.broadcast_to(holds(grid), grid.shape)
+    if not found.any():
+        return None, None, "never"
+    start = int(found.argmax())
+    ends = np.flatnonzero(~found[start:])
+
+    def border(left: float, right: float) -> float:
+        inside = bool(holds(left))
+        for _ in range(80):
+            middle = (left + right) / 2
+            left, right = (middle, right) if bool(holds(middle)) == inside else (left, middle)
+        return (left + right) / 2
+
+    low = None if start == 0 else border(float(grid[start - 1]), float(grid[start]))
+    high = None
+    if ends.size:
+        end = start + int(ends[0])
+        high = border(float(grid[end - 1]), float(grid[end]))
+    return low, high, "always" if low is None and high is None else "numerically"
 
 
 def _options(comms: Formula) -> list[Formula]:
@@ -221,8 +300,13 @@ def _options(comms: Formula) -> list[Formula]:
     return [Formula.sum((base, *chosen)) for chosen in itertools.product(*comms.maxima)]
 
 
+_JOINED: frozenset[How] = frozenset({"closed form", "always", "never"})
+"""How conditions are found that may be joined into one."""
+
+
 def _all_of(name: str, parts: Sequence[Solution]) -> Solution:
-    """Join conditions that all have to hold."""
+    """Join conditions that all have to hold; one that always does says nothing."""
+    parts = [part for part in parts if part.text != "always"] or parts[:1]
     if len(parts) == 1:
         return parts[0]
 
@@ -232,7 +316,13 @@ def _all_of(name: str, parts: Sequence[Solution]) -> Solution:
 
     lows = [part.low for part in parts if part.low is not None]
     highs = [part.high for part in parts if part.high is not None]
-    hows: list[How] = [part.how for part in parts if part.how != "closed form"]
+    hows = {part.how for part in parts}
+    low, high = max(lows, default=None), min(highs, default=None)
+    how: How = "closed form"
+    if "never" in hows or (low is not None and high is not None and low >= high):
+        how = "never"
+    elif hows == {"always"}:
+        how = "always"
     generals = joined([part.general or part.text for part in parts])
     text = joined([part.text for part in parts]) or ""
     return Solution(
@@ -240,9 +330,9 @@ def _all_of(name: str, parts: Sequence[Solution]) -> Solution:
         text,
         joined([part.solved for part in parts]),
         generals if generals != text else None,
-        max(lows, default=None),
-        min(highs, default=None),
-        hows[0] if hows else "closed form",
+        low,
+        high,
+        how,
     )
 
 

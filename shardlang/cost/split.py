@@ -21,7 +21,7 @@ from typing import Any, Literal
 from shardlang.cost.errors import BadConstraint
 from shardlang.cost.formula import Formula
 from shardlang.cost.report import Report
-from shardlang.cost.roots import power, Root, Sums
+from shardlang.cost.roots import Root, Sums
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.size import Monomial
 from shardlang.source import Source, Span
@@ -56,17 +56,7 @@ class Constraint:
 
     def reduce(self, formula: Formula) -> Formula:
         """Put the rest of the product in place of the last axis."""
-        name, rest = self.axes[-1], self.last
-
-        def written(term: Monomial) -> Monomial:
-            exponent = dict(term.powers).get(name, 0)
-            own = Monomial(term.coefficient, tuple(p for p in term.powers if p[0] != name))
-            return own * power(rest, exponent)
-
-        return Formula(
-            Formula.of(*(written(term) for term in formula.terms)).terms,
-            tuple(tuple(self.reduce(o) for o in options) for options in formula.maxima),
-        )
+        return formula.rewrite({self.axes[-1]: self.last})
 
 
 def read_constraint(text: str, over: Sequence[str], values: Mapping[str, Fraction]) -> Constraint:
@@ -143,6 +133,7 @@ def best_split(
     less than the closed form's time.
     """
     free = tuple(over[:-1])
+    report = report.freed(over)
     reduced = constraint.reduce(report.totals[which].quantity(what).formula)
     sums = Sums()
     found = _closed(reduced, free, sums)
@@ -183,6 +174,10 @@ def best_split(
             Split("open", str(reduced), whole=whole, whole_seconds=whole_seconds), constraint, time
         )
     numbers, ended = _numeric(time, free, over, float(total))
+    # latency and nodes make steps and corners, in which the search may end beside the optimum
+    if whole_seconds is not None and whole_seconds < time([numbers[name] for name in over]):
+        numbers = {name: float(whole[name]) for name in over}
+        ended = 1 in whole.values()
     how: How = "at the end" if ended else "numerically"
     return _judged(
         Split(how, str(reduced), numbers=numbers, whole=whole, whole_seconds=whole_seconds),
@@ -227,6 +222,8 @@ def _closed(
     time: Formula, free: Sequence[str], sums: Sums
 ) -> tuple[Root, dict[str, Root], Formula] | None:
     """Solve the geometric program where its dual has one point, with all weights positive."""
+    if time.hidden.intersection(free):
+        return None
     zero = (0,) * len(free)
     constant = Formula()
     largest = len(time.maxima) == 1 and not time.terms

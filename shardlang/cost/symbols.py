@@ -23,7 +23,9 @@ FIGURES = ("C", "W_ici", "W_dcn", "W_hbm")
 """The hardware figures that formulas use: FLOP/s, and bytes/s of one torus axis, DCN and HBM."""
 
 # What sympy's parser itself writes into the text that it evaluates, and the functions we print.
-_READER_NAMES = frozenset({"Integer", "Float", "Rational", "Symbol", "Function", "Max", "Min"})
+_READER_NAMES = frozenset(
+    {"Integer", "Float", "Rational", "Symbol", "Function", "Max", "Min", "floor"}
+)
 
 
 def literal_size(dim: str) -> int | None:
@@ -108,8 +110,17 @@ def dims_and_axes(plan: Plan) -> tuple[list[str], list[AxisInfo], bool]:
     return dims, list(infos.values()), len(dims) < len(names)
 
 
-def make_symbols(dims: Iterable[str], axes: Iterable[str], *, literals: bool = True) -> Symbols:
-    """Name everything; `literals` says that some dim may be written as its size."""
+def make_symbols(
+    dims: Iterable[str],
+    axes: Iterable[str],
+    figures: Iterable[str] = FIGURES,
+    *,
+    literals: bool = True,
+) -> Symbols:
+    """Name everything; `literals` says that some dim may be written as its size.
+
+    `figures` are the hardware figures, without those of axes (`M_X`).
+    """
     of: dict[str, str] = {}
     kinds: dict[str, Kind] = {}
 
@@ -125,15 +136,15 @@ def make_symbols(dims: Iterable[str], axes: Iterable[str], *, literals: bool = T
         add(name, "dim")
     for name in axes:
         add(name, "axis")
-    figures: dict[str, str] = {}
-    for figure in (*FIGURES, *(f"M_{of[name]}" for name in axes)):
+    named: dict[str, str] = {}
+    for figure in (*figures, *(f"M_{of[name]}" for name in axes)):
         symbol = figure
         while symbol in kinds:
             symbol += "_hw"
-        figures[figure] = symbol
+        named[figure] = symbol
         kinds[symbol] = "hardware"
     plain = not literals and all(name == symbol for name, symbol in of.items())
-    return Symbols(of, kinds, figures, plain)
+    return Symbols(of, kinds, named, plain)
 
 
 def evaluate_size(expr: SizeExpr, known: Mapping[str, Fraction]) -> Fraction | None:

@@ -601,10 +601,12 @@ class Builder:
         return AxisNote(name.joined(), argument, _span_of(parts[0]).join(_span_of(parts[-1])))
 
     def hardware(self, parts: list[Token]) -> HardwareDecl:
-        """Read `hardware tpu_v5p`, or a path, perhaps in quotes."""
-        keyword, name = parts
+        """Read `hardware tpu_v5p`, or a path, perhaps in quotes, and the shape of a slice."""
+        keyword, name, *rest = parts
         text = str(name)[1:-1] if name.type == "QUOTED" else str(name)
-        return HardwareDecl(Word(text, _span(name)), _span(keyword).join(_span(name)))
+        shape = Word(str(rest[0]), _span(rest[0])) if rest else None
+        span = _span(keyword).join(_span(parts[-1]))
+        return HardwareDecl(Word(text, _span(name)), shape, span)
 
     def dims(self, parts: list[Token | DimDecl]) -> DimsDecl:
         """Read `dims B=3M, D=5120`."""

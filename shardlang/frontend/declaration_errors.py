@@ -208,6 +208,23 @@ class BadNetwork(Mistake):
 
 
 @dataclass(frozen=True)
+class BadSlice(Mistake):
+    """`hardware tpu_v5p 4x`, `hardware tpu_v5p 0x4`."""
+
+    code: ClassVar[str] = "SH249"
+    title: ClassVar[str] = "bad shape of a slice"
+    text: str
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.text} is not the shape of a slice"
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        return "write the chips along each axis of the torus, as in 4x8 or 16x16x16"
+
+
+@dataclass(frozen=True)
 class UnknownSizeName(Mistake):
     """`dims F=4*Q`."""
 

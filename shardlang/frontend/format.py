@@ -201,9 +201,11 @@ class _Spelling:
                 return f"{self._tensor(target)} = {self._expr(expr)}"
             case MeshDecl(axes):
                 return "mesh " + ", ".join(self._axis(axis) for axis in axes)
-            case HardwareDecl(name):
+            case HardwareDecl(name, shape):
                 plain = _PLAIN_PATH.fullmatch(name.text)
-                return f"hardware {name.text}" if plain else f'hardware "{name.text}"'
+                behind = "" if shape is None else f" {shape.text.replace('×', 'x')}"
+                written = name.text if plain else f'"{name.text}"'
+                return f"hardware {written}{behind}"
             case DimsDecl(dims):
                 return "dims " + ", ".join(f"{dim.name.text}={dim.written}" for dim in dims)
             case DTypeDecl(name):

@@ -218,7 +218,7 @@ class LonelyName(Mistake):
 DECLARATIONS = {
     "mesh": "a mesh is declared as `mesh X=16, Y=4`",
     "dims": "dims are declared as `dims B=3M, D=5120, F=4*D`",
-    "hardware": "hardware is named as `hardware tpu_v5p`",
+    "hardware": "hardware is named as `hardware tpu_v5p`, with a slice as `hardware tpu_v5p 4x4x8`",
     "dtype": "the default dtype is declared as `dtype bf16`",
     "input": "an input is declared as `input In: [B_X, D_Y]`",
     "param": "a parameter is declared as `param W_in: bf16[D_X, F_Y]`",

@@ -43,6 +43,7 @@ from shardlang.frontend.syntax import (
 from shardlang.frontend.terms import Pending, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.frontend.walk import calls, references
+from shardlang.hardware.slices import read_shape, split_shape
 from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
 from shardlang.ir.program import Program, Save, Statement, Use
 from shardlang.ir.types import Dim, DTYPES, Tensor
@@ -106,6 +107,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dtype_line = declarations.only(items, DTypeDecl, "dtype", reporter)
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
+    chip, shape = _chip(hardware, overrides, reporter)
     optimizer = declarations.optimizer(items, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
@@ -134,11 +136,28 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         statements,
         explicit,
         has_backward="backward" in lines.sections and not overrides.forward_only,
-        hardware=overrides.hardware or (None if hardware is None else hardware.name.text),
+        hardware=chip,
+        slice=shape,
         dtype=values.default,
         optimizer=optimizer,
         save=save,
     )
+
+
+def _chip(
+    line: HardwareDecl | None, overrides: Overrides, reporter: Reporter
+) -> tuple[str | None, tuple[int, ...]]:
+    """Give the hardware's name and the shape of its slice: the override's, else the text's."""
+    if overrides.hardware:
+        return split_shape(overrides.hardware)
+    if line is None:
+        return None, ()
+    if line.shape is None:
+        return line.name.text, ()
+    shape = read_shape(line.shape.text)
+    if not shape:
+        reporter.report(line.shape.span, declaration_errors.BadSlice(line.shape.text))
+    return line.name.text, shape
 
 
 def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:

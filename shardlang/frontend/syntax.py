@@ -186,9 +186,10 @@ class MeshDecl:
 
 @dataclass(frozen=True, slots=True)
 class HardwareDecl:
-    """`hardware tpu_v5p`, or a path."""
+    """`hardware tpu_v5p`, or a path; `hardware tpu_v5p 16x16x16` with the shape of a slice."""
 
     name: Word
+    shape: Word | None
     span: Span
 
 

@@ -14,6 +14,7 @@ from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.hardware.chip import Hardware
 from shardlang.hardware.errors import NotOneChip, UnknownHardware, UnreadableHardware
 from shardlang.hardware.reader import base_names, read_chips
+from shardlang.hardware.slices import split_shape
 from shardlang.source import Source, Span
 
 CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -22,10 +23,12 @@ CATALOGUE = Path(__file__).with_name("catalogue.toml")
 def load_hardware(name: str, source: Source | None = None, span: Span | None = None) -> Hardware:
     """Load a chip by its name in the catalogue, or from a TOML file by its path (`FILE#CHIP`).
 
-    A variant is named after a colon: `tpu_v5p:spec`, `FILE#CHIP:VARIANT`. `source` and `span` say
-    where the name was written; a relative path is looked for beside that source too. Raises
+    A variant is named after a colon: `tpu_v5p:spec`, `FILE#CHIP:VARIANT`. A slice's shape behind the
+    name (`tpu_v5p 4x4x4`) is not looked at. `source` and `span` say where the name was written; a
+    relative path is looked for beside that source too. Raises
     `ShardlangError`.
     """
+    name, _ = split_shape(name)
     chips = _catalogue()
     key = re.sub(r"[\s-]+", "_", name.strip()).lower()
     if key in chips:

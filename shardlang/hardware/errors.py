@@ -178,3 +178,82 @@ class BadQuantity(Mistake):
     def message(self) -> str:
         """Say what it should be."""
         return f"'{self.name}' must be a positive number, not {self.value}"
+
+
+@dataclass(frozen=True)
+class NotSet(Mistake):
+    """A figure of the catalogue in `--set` that formulas have by another name, or not at all."""
+
+    code: ClassVar[str] = "SH513"
+    title: ClassVar[str] = "figure of a file"
+
+    name: str
+    symbol: str | None
+
+    def message(self) -> str:
+        """Say which figure it is."""
+        return f"the figure '{self.name}' can't be set under this name"
+
+    def hint(self) -> str:
+        """Give its name in formulas, or say where it can be changed."""
+        if self.symbol is not None:
+            return f"it is {self.symbol} in formulas: --set {self.symbol}=..."
+        return "describe the chip in a TOML file of your own"
+
+
+@dataclass(frozen=True)
+class SliceSize(Mistake):
+    """A mesh with other devices than the slice has."""
+
+    code: ClassVar[str] = "SH510"
+    title: ClassVar[str] = "mesh and slice differ"
+
+    shape: str
+    chips: int
+    axes: str
+    devices: int
+
+    def message(self) -> str:
+        """Say how many there are of each."""
+        return (
+            f"the slice {self.shape} has {self.chips} chips, and the mesh {self.devices} devices"
+            f" ({self.axes or 'no axis'})"
+        )
+
+    def hint(self) -> str:
+        """Say what has to be equal."""
+        return "the sizes of the mesh axes that are not @dcn multiply to the chips of the slice"
+
+
+@dataclass(frozen=True)
+class NotLaid(Mistake):
+    """A mesh whose axes are no products of a slice's axes."""
+
+    code: ClassVar[str] = "SH511"
+    title: ClassVar[str] = "mesh does not fit the slice"
+
+    shape: str
+    mesh: str
+
+    def message(self) -> str:
+        """Say which mesh and which slice."""
+        return f"the mesh {self.mesh} can't be laid on the slice {self.shape}"
+
+    def hint(self) -> str:
+        """Say how axes are laid."""
+        return "each mesh axis takes whole axes of the slice, and its size is their product"
+
+
+@dataclass(frozen=True)
+class NoSlice(Mistake):
+    """A slice's shape behind a chip that has none such."""
+
+    code: ClassVar[str] = "SH512"
+    title: ClassVar[str] = "no such slice"
+
+    shape: str
+    why: str
+
+    def message(self) -> str:
+        """Say why there is none."""
+        return f"this hardware has no slice {self.shape}: {self.why}"

@@ -175,7 +175,8 @@ def declarations(program: Program) -> list[str]:
     if program.mesh.axes:
         lines.append("mesh " + ", ".join(axis_declaration(info) for info in program.mesh.axes))
     if program.hardware is not None:
-        lines.append(f"hardware {program.hardware}")
+        behind = "x".join(map(str, program.slice))
+        lines.append(f"hardware {program.hardware} {behind}".rstrip())
     shown = [
         f"{info.dim}={size_expr(info.declared)}"
         for info in program.dims

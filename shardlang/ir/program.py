@@ -99,6 +99,7 @@ class Program:
 
     `explicit` is set by `forward:` and `backward:` headings: its statements are then the plan's
     steps, one for one, and nothing is inferred. `axes_declared` says whether a `mesh` line exists.
+    `slice` is the shape of the hardware's slice (`hardware tpu_v5p 16x16x16`), empty where none is given.
     """
 
     source: Source
@@ -109,6 +110,7 @@ class Program:
     explicit: bool = False
     has_backward: bool = False
     hardware: str | None = None
+    slice: tuple[int, ...] = ()
     dtype: DType = DTYPES["bf16"]
     optimizer: str | None = None
     save: Save = field(default_factory=Save)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 Places = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 FEW = 320
 """Up to so many states, all distances are kept as a table."""
@@ -112,7 +113,9 @@ def _symmetries(space: Space, nodes: Sequence[int], edges: Places, many: int) ->
         turn = np.array(image, dtype=np.intp)
         if (turn < 0).any() or (turn[:many] >= many).any():
             continue
-        if np.array_equal(_keys(np.stack([turn[edges[0]], turn[edges[1]], edges[2]]), len(nodes)), moves):
+        if np.array_equal(
+            _keys(np.stack([turn[edges[0]], turn[edges[1]], edges[2]]), len(nodes)), moves
+        ):
             found.append(turn[:many])
     return found
 

@@ -643,9 +643,7 @@ class Space:
 
         def axes(one: int, two: int) -> Callable[[int], int]:
             to = {one: two, two: one}
-            turned = [
-                self.number[tuple(to.get(a, a) for a in order)] for order in self.orders
-            ]
+            turned = [self.number[tuple(to.get(a, a) for a in order)] for order in self.orders]
 
             def exchange(code: int) -> int:
                 own, partial, kind = self.parts(code)

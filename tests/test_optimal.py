@@ -378,6 +378,18 @@ def test_small_programs_against_brute_force(batch):
         assert found == scaled, f"seed {seed}\n{problem.text()}\n{print_plan(plan)}"
 
 
+@pytest.mark.parametrize("seed", range(200, 230))
+def test_suppositions_change_no_answer(seed, monkeypatch):
+    """A search that supposes a cheaper plan as early as it can ends at the same least cost."""
+    problem, both = small(seed)
+    program = sl.parse(problem.text())
+    plan = plan_program(program, problem.network, forward_only=not both, budget=30)
+    monkeypatch.setattr("shardlang.planner.search.SLOW", 2.0)
+    other = plan_program(program, problem.network, forward_only=not both, budget=30)
+
+    assert plan.proof == other.proof
+
+
 # Whole programs ------------------------------------------------------------------------------
 
 

@@ -27,7 +27,6 @@ from fractions import Fraction
 from math import gcd, lcm, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardlang.cost.flops import counts, flops
 from shardlang.ir.ops import Compute, Equal, Relayout, Rename
@@ -36,7 +35,7 @@ from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.planner.einsum import Local
-from shardlang.planner.network import Distances, distances, Network, Places, Vector
+from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
@@ -105,7 +104,7 @@ class Value:
     targets: list[int] = field(default_factory=list[int])
     terminals: list[int] = field(default_factory=list[int])
     once: bool = False
-    whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    whole: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
     adding: Vector = field(default_factory=lambda: np.zeros(0))
     sums: int = field(init=False)
     """How many of its states are no partial maxima."""

@@ -155,7 +155,7 @@ def plan_program(
     With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
     the FLOPs that count and of all collectives, one after the other. The search stops after `budget`
     seconds with the best plan so far; the plan's `proof` says how far it can be from the best. What
-    only the rules can lower (stated collectives, `save`) is lowered by them, with a warning and no
+    only the rules can lower (see `UnplannableError`) is lowered by them, with a warning and no
     proof. Raises `ShardlangError`.
     """
     start = monotonic()

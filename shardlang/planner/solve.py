@@ -77,8 +77,7 @@ def solve(
 
     With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
     the FLOPs that count and of all collectives, one after the other. What only the rules can lower
-    (stated collectives, a `save` line that does not say `all`) is lowered by them, with a warning and
-    no proof. `kept` narrows down whose copies may be kept, and `lean` is a price for each byte that an
+    (see `UnplannableError`) is lowered by them, with a warning and no proof. `kept` narrows down whose copies may be kept, and `lean` is a price for each byte that an
     operation reads or makes: the proof is then of that question, and the rules' plans are no rivals.
     Raises `ShardlangError`.
     """

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -13,7 +14,6 @@ import sympy
 
 import shardlang as sl
 from shardlang.cli.main import main
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, ReduceScatter
 from shardlang.planner.polynomials import Assumed, combination, Polynomial
 from shardlang.planner.prices import Link, price
 from shardlang.planner.program import plan_program
@@ -69,21 +69,21 @@ KNOWN = [
     (
         "C[I, K]",
         [("K < J/X", SLICE_AR), ("J/X < K < J*(1 - 1/X)", A2A_AG), ("K > J*(1 - 1/X)", AG)],
-        lambda J, K, n: SLICE_AR if K < J / n else A2A_AG if K < J * (1 - 1 / n) else AG,
+        lambda j, k, n: SLICE_AR if k < j / n else A2A_AG if k < j * (1 - 1 / n) else AG,
     ),
     (
         "C[I_X, K]",
         [("K < J/X", RS), ("K > J/X", A2A)],
-        lambda J, K, n: RS if K < J / n else A2A,
+        lambda j, k, n: RS if k < j / n else A2A,
     ),
     (
         "C[I, K_X]",
         [("K < J/(X - 1)", RS), ("J/(X - 1) < K < J*(X - 1)", A2A_A2A), ("K > J*(X - 1)", AG)],
         # AllGather(A) moves (n-1)/n IJ, two AllToAlls (n-1)/n (IJ + IK)/n: the former is less from
         # K = J(n-1) on; K is sliced by X for free
-        lambda J, K, n: RS if K < J / (n - 1) else A2A_A2A if K < J * (n - 1) else AG,
+        lambda j, k, n: RS if k < j / (n - 1) else A2A_A2A if k < j * (n - 1) else AG,
     ),
-    ("C[I, K]{U_X}", [("always", [])], lambda J, K, n: []),
+    ("C[I, K]{U_X}", [("always", [])], lambda j, k, n: []),
 ]
 
 
@@ -94,11 +94,11 @@ def test_boundaries_of_the_contraction_split_by_one_axis(result, pieces, right):
 
     assert found.complete
     assert pieces == [(piece.text, collectives(piece.plan)) for piece in found.pieces]
-    for n, J, K in itertools.product((3, 4, 8), (24, 48, 240), (24, 72, 96, 240, 24000)):
-        sizes = {"X": n, "I": 24, "J": J, "K": K}
+    for n, j, k in itertools.product((3, 4, 8), (24, 48, 240), (24, 72, 96, 240, 24000)):
+        sizes = {"X": n, "I": 24, "J": j, "K": k}
         true = [piece for piece in found.pieces if holds(piece, sizes)]
         if true:
-            assert [right(J, K, n)] == [collectives(piece.plan) for piece in true]
+            assert [right(j, k, n)] == [collectives(piece.plan) for piece in true]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,12 @@ def test_boundaries_with_four_devices(result, texts):
 
     assert texts == [piece.text for piece in found.pieces]
     if result == "C[I, K]":
-        at = {K: collectives(found.at(I=64, J=64, K=K)) for K in (12, 16, 20, 44, 48, 52)}
-        assert {12: SLICE_AR, 16: SLICE_AR, 20: A2A_AG, 44: A2A_AG, 48: AG, 52: AG} != at
-        assert [SLICE_AR, A2A_AG, A2A_AG, AG] == [at[K] for K in (12, 20, 44, 52)]
+        at = {k: collectives(found.at(I=64, J=64, K=k)) for k in (12, 16, 20, 44, 48, 52)}
+        # on a boundary, K=16 and K=48, both plans move the same
+        assert [2 * 2 * 64 * 16 * 3 // 4, 2 * 64 * 64 * 3 // 4] == [
+            moved(found.at(I=64, J=64, K=k)) for k in (16, 48)
+        ]
+        assert [SLICE_AR, A2A_AG, A2A_AG, AG] == [at[k] for k in (12, 20, 44, 52)]
 
 
 @pytest.mark.parametrize(("result", "elements"), [("C[I, K]", 98_304), ("C[I, K_X]", 49_152)])
@@ -130,8 +133,8 @@ def test_four_case_rule_is_beaten_where_it_was_seen_to_lose(result, elements):
     assert [2 * elements] == [bytes_at(p, {"K": 16}) for p in found.pieces if holds(p, {"K": 16})]
 
 
-def test_reduction_against_gathering():
-    """Gathering what is small beats an AllReduce of what is large, at 2K = J(1 + 1/Y)... by price."""
+def test_a_layout_change_has_one_plan():
+    """Finishing partial sums takes one AllReduce, 2(n-1)/n of the bytes, whatever the sizes."""
     program = sl.parse("mesh X\ninput A: [I]{U_X}\nB[I] = A\n")
     [piece] = sl.plans(program, forward_only=True).pieces
 
@@ -175,11 +178,14 @@ def points(found, draw, many):
     fixed = math.prod(i.size or 1 for i in program.mesh.axes)
     dims = [i.dim.name for i in program.dims if i.size is None and i.declared is None]
     given = any(i.size is not None for i in program.dims)
+    choices = (2, 4, 8) if given else (3, 5, 7) if fixed > 1 else (2, 3, 5, 7, 8)
     drawn = []
-    for _ in range(300):
-        axes = dict(
-            zip(free_axes, draw.sample((2, 4, 8) if given else (2, 3, 5, 7, 8), len(free_axes)))
-        )
+    for number in range(3000):
+        seen = Counter(piece for piece, _, _ in drawn)
+        if number >= 300 and all(seen[piece] >= many for piece in range(len(found.pieces))):
+            break
+        chosen = draw.sample(choices, len(free_axes))
+        axes = dict(zip(free_axes, chosen, strict=True))
         devices = fixed * math.prod(axes.values())
         sizes = {**axes, **{d: devices * int(2 ** draw.uniform(0, 8)) for d in dims}}
         ratios = sorted((bytes_at_fast(c, found, sizes), i) for i, c in enumerate(found._costs))
@@ -188,7 +194,7 @@ def points(found, draw, many):
     kept = []
     for piece in range(len(found.pieces)):
         own = [row for row in drawn if row[0] == piece]
-        assert own, f"{found.pieces[piece].text} was never the best of 300 draws"
+        assert own, f"{found.pieces[piece].text} was never the best of all draws"
         kept += sorted(own, key=lambda row: row[1])[:many] + own[:many]
     return [sizes for _, _, sizes in kept]
 
@@ -232,7 +238,7 @@ def codes(call):
 def test_sizes_outside_of_what_is_assumed():
     """`at` refuses axes of one device, uneven dims, equal axes, and missing sizes."""
     found = sl.plans(sl.parse(PROGRAMS["two open axes"]), forward_only=True)
-    good = {"X": 2, "Y": 3, "I": 6, "J": 12, "K": 6}
+    good = {"X": 2, "Y": 3, "I": 12, "J": 12, "K": 12}
 
     assert found.at(good)
     for bad, word in [({"X": 1}, "at least 2"), ({"J": 8}, "multiple of 6"), ({"Y": 2}, "equal")]:
@@ -401,10 +407,3 @@ def test_nothing_false_is_proven():
     assert assumed.positive(i - n + 1)
     assert not assumed.positive(n - 2)
     assert not assumed.never_negative(i - n - 1)
-
-
-def test_collectives_named_here_exist():
-    """The names that the tests compare with are those of operations."""
-    assert {"AllGather", "AllReduce", "AllToAll", "ReduceScatter"} == {
-        op.__name__ for op in (AllGather, AllReduce, AllToAll, ReduceScatter)
-    }

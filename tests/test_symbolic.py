@@ -159,12 +159,22 @@ PROGRAMS = {
     "swap": "mesh X, Y\ninput A: [I_X, J_Y]\nB[I_Y, J_X] = A\n",
     "weights": "mesh X\nparam W: [D_X, F]\ninput A: [B_X, D]\nC[B_X, F] = A ·_D W\n",
     "defined dim": "mesh X\ndims F = 4*D\ninput A: [B, D_X]\ninput W: [D, F]\nC[B, F] = A ·_D W\n",
+    "maxima": "mesh X\ninput A: [I, J_X]\nm[I] = max_J(A)\n",
+    "softmax": "mesh X\ninput A: [I, J_X]\nP[I, J_X] = softmax_J(A)\n",
     "given dims": "mesh X\ndims I=64, J=64\ninput A: [I, J_X]\ninput B: [J, K]\nC[I, K] = A ·_J B\n",
 }
 
+SLOW = ("two open axes", "one of two axes open", "three operands")
+
 CASES = [
-    *((name, True, "link") for name in PROGRAMS if name != "one operand twice"),
-    *((name, False, "link") for name in ("replicated", "rows", "weights", "given dims")),
+    *(
+        pytest.param(name, True, "link", marks=pytest.mark.slow if name in SLOW else ())
+        for name in PROGRAMS
+    ),
+    *(
+        pytest.param(name, False, "link", marks=pytest.mark.slow)
+        for name in ("replicated", "rows", "weights", "given dims")
+    ),
     ("replicated", True, "book"),
     ("columns", True, "book"),
     ("replicated", True, "switch"),

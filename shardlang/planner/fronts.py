@@ -229,8 +229,9 @@ class Routes:
         if not wanted:
             return self.nothing
         there = self.toward(wanted)
-        if len(sources) == 1:
-            return there.get(sources[0], [])
+        if len(sources) == 1 and sources[0] in there:
+            return there[sources[0]]
+        # a search backwards never meets partial maxima (see `Space.backward`): go forwards from them
         made = self.along(sources)
         return least(
             label for s in made if s in there and not s & self.space.hub

@@ -39,7 +39,7 @@ DEGREE = 2
 LARGEST = 12_000
 """The largest table that a proof tries: columns times rows."""
 
-EFFORT = 1_000_000
+EFFORT = 600_000
 """The sum of the tables that all proofs for one answer try."""
 
 PATIENCE = 60

@@ -425,9 +425,9 @@ class _Answer:
                 " forward pass alone"
             )
         chosen = list(winning)
-        complete = self._proven(found, winning)
         plans = {i: self._plan(found[i], winning[i]) for i in chosen}
         borders = {i: self._borders(i, chosen, found) for i in chosen}
+        complete = self._proven(found, winning)
         boundaries = {
             (i, j): conditions.Boundary(found[j].cost - found[i].cost, self.assumed)
             for i in chosen

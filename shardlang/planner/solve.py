@@ -77,9 +77,9 @@ def solve(
 
     With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
     the FLOPs that count and of all collectives, one after the other. What only the rules can lower
-    (see `UnplannableError`) is lowered by them, with a warning and no proof. `kept` narrows down whose copies may be kept, and `lean` is a price for each byte that an
-    operation reads or makes: the proof is then of that question, and the rules' plans are no rivals.
-    Raises `ShardlangError`.
+    (see `UnplannableError`) is lowered by them, with a warning and no proof. `kept` narrows down whose
+    copies may be kept, and `lean` is a price for each byte that an operation reads or makes: the proof
+    is then of that question, and the rules' plans are no rivals. Raises `ShardlangError`.
     """
     start, book = monotonic(), task.books[0]
     may = task.may if kept is None else kept

@@ -46,6 +46,10 @@ WIDEST = 9
 """The most places that one value is had in: the time grows as 3 to this power."""
 
 
+LARGEST = 12_000
+"""The most layouts of a tensor whose moves are written out."""
+
+
 class UnplannableError(Exception):
     """A program that has something that this search has no model of; the text says what."""
 
@@ -210,6 +214,8 @@ class Problem:
         made = () if again else self.made.get(tensor.name, ())
         graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
         codes = graph.space.states()
+        if len(codes) > LARGEST:
+            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         place = {code: i for i, code in enumerate(codes)}
         value = Value(tensor, section, graph, codes, place)
         home = self.homes.get(tensor.name)

@@ -10,7 +10,8 @@ contributions is a value with several sources: they are brought together, added 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
 gradients as their leaves live, and values in every layout that the text declares. Copies of parameters
 are dropped between the passes, so that a parameter is one value in each; with `keep_gathered`, and
-for everything else, it is one in both. A value that is compared with its own maximum is reduced once,
+for everything else, it is one in both. With a `save` line every value is one in each pass: those that
+are named are passed on, and the others made again (`_Again`). A value that is compared with its own maximum is reduced once,
 before it is copied, so that both have the same bits.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price

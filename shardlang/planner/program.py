@@ -6,7 +6,8 @@ prices given: the least of their sum (bytes that a device moves, or seconds toge
 FLOPs), then the FLOPs of a device, then the number of collectives. The answer is never dearer than the
 book plan under the same prices.
 
-All plans count that do the program's own operations, each once, and begin and end where the book plan
+All plans count that do the program's own operations, each once (with a `save` line, those that it makes
+necessary once more in the backward pass), and its stated collectives, and begin and end where the book plan
 does; that have every value in the layouts that the text declares for it; and that keep no copies of
 parameters from the forward to the backward pass, unless `keep_gathered` says so.
 """

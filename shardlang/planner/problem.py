@@ -10,8 +10,9 @@ contributions is a value with several sources: they are brought together, added 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
 gradients as their leaves live, and values in every layout that the text declares. A parameter whose
 copies may be kept from the forward to the backward pass is one value in both, as everything else is;
-others are one value in each. A value that is compared with its own maximum is reduced once, before it
-is copied, so that both have the same bits.
+others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
+those that are named are passed on, and the others made again (`_Again`). A value that is compared with
+its own maximum is reduced once, before it is copied, so that both have the same bits.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.

@@ -5,8 +5,9 @@ plan costs at least, `search` looks for the best, `build` writes it out. Least i
 (bytes that a device moves, or seconds together with those of its FLOPs), then the FLOPs of a device,
 then the number of collectives.
 
-All plans count that do the program's own operations, each once, and begin and end where the book plan
-does; and that have every value in the layouts that the text declares for it.
+All plans count that do the program's own operations, each once (with a `save` line, those that it makes
+necessary once more in the backward pass), and its stated collectives; that begin and end where the book
+plan does; and that have every value in the layouts that the text declares for it.
 """
 
 from __future__ import annotations

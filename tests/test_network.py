@@ -17,19 +17,19 @@ from shardlang.planner.states import COLLECTIVE, KINDS, Space
 from shardlang.planner.trees import Trees
 
 SPACES = [
-    ("X=2,Y=2,Z=4", {"I": 8, "J": 8, "K": 2}, "link", False),
-    ("X=2,Y=2,Z=4", {"I": 16, "J": 16}, "book", True),
-    ("X=2,Y=3,Z=4", {"I": 12, "J": 6}, "link", False),
-    ("X=4,Y=4", {"I": 16, "J": 4, "K": 16}, "link", True),
-    ("X=2,Y=1,Z=2", {"I": 4, "J": 2}, "link", False),
-    ("X=4", {"I": 3}, "link", False),
+    ("X=2,Y=2,Z=4", {"I": 8, "J": 8, "K": 2}, "link"),
+    ("X=2,Y=2,Z=4", {"I": 16, "J": 16}, "book"),
+    ("X=2,Y=3,Z=4", {"I": 12, "J": 6}, "link"),
+    ("X=4,Y=4", {"I": 16, "J": 4, "K": 16}, "link"),
+    ("X=2,Y=1,Z=2", {"I": 4, "J": 2}, "link"),
+    ("X=4", {"I": 3}, "link"),
 ]
 
 
-def space_of(mesh: str, sizes: dict[str, int], prices: str, idle: bool) -> Space:
+def space_of(mesh: str, sizes: dict[str, int], prices: str) -> Space:
     """Give the space of a tensor with these dims."""
     array = read(f"A[{', '.join(sizes)}]", mesh_of(mesh))
-    return layouts(array, mesh_of(mesh), sizes, prices, idle_permutes=idle).space
+    return layouts(array, mesh_of(mesh), sizes, prices).space
 
 
 def everything(space: Space, codes: list[int], most: float) -> np.ndarray:
@@ -69,8 +69,8 @@ def test_rows_are_those_of_the_searches(space, extra):
 
 def test_only_what_changes_no_move_counts_as_a_symmetry():
     """I and J fit the same axes and K does not; X and Y are of one size and Z is not."""
-    like = space_of("X=2,Y=2,Z=4", {"I": 8, "J": 8, "K": 2}, "link", idle=False).network()
-    unlike = space_of("X=2,Y=3,Z=4", {"I": 12, "J": 6}, "link", idle=False).network()
+    like = space_of("X=2,Y=2,Z=4", {"I": 8, "J": 8, "K": 2}, "link").network()
+    unlike = space_of("X=2,Y=3,Z=4", {"I": 12, "J": 6}, "link").network()
 
     assert len(like.turns) == 2
     assert sum(each is None for each in like.like) < len(like.codes) / 2
@@ -102,7 +102,7 @@ def test_small_networks_are_tables():
     """Few states are read from a table, many are not; some of either are a table again."""
     small = distances(space_of(*SPACES[1]).network(), float, 1e15)
     large = distances(
-        space_of("X=2,Y=2,Z=2,V=2", {"I": 16, "J": 16, "K": 16}, "link", idle=False).network(),
+        space_of("X=2,Y=2,Z=2,V=2", {"I": 16, "J": 16, "K": 16}, "link").network(),
         float,
         1e15,
     )
@@ -123,7 +123,7 @@ def test_trees_in_few_states_against_brute_force(seed, once):
     States where nothing that costs at most a little more branches may be left out.
     """
     rng = random.Random(seed)
-    space = space_of("X=2,Y=2", {"I": 4, "J": rng.choice((2, 4))}, "link", idle=False)
+    space = space_of("X=2,Y=2", {"I": 4, "J": rng.choice((2, 4))}, "link")
     codes = space.states()
     n = len(codes)
     table = everything(space, codes, 1e15) // COLLECTIVE

@@ -1,12 +1,15 @@
 """Print how long the best plans of layers take to find, how sure they are, and what they save.
 
 Forward and backward together, at the `link` prices. `gap` is how far above the least the plan can be
-at most; `of book` is its bytes over those of the book plan.
+at most; `of book` is its bytes over those of the book plan. With `--growth`, it prints instead how
+time and peak memory grow with axes, dims and layers, a process each.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+import subprocess
 import sys
 import time
 from fractions import Fraction
@@ -55,7 +58,15 @@ PROGRAMS = (
     ("attention", 3, ATTENTION),
     ("attention + mlp", 2, ATTENTION + GATED.replace("{x}", "y")),
     ("attention + mlp", 3, ATTENTION + GATED.replace("{x}", "y")),
+    ("attention", 4, ATTENTION),
+    ("attention + mlp", 4, ATTENTION + GATED.replace("{x}", "y")),
 )
+GROWTH = {
+    "axes": [(axes, 3, 1) for axes in (1, 2, 3, 4)],
+    "dims": [(3, rank, 1) for rank in (2, 3, 4, 5)],
+    "layers": [(2, 3, layers) for layers in (1, 2, 4, 8, 16, 32)],
+}
+"""By what grows: the numbers of axes, of dims of an activation, and of layers of two products."""
 
 
 def program(axes: int, body: str, batch: int) -> str:
@@ -67,6 +78,48 @@ def program(axes: int, body: str, batch: int) -> str:
     used = {"B": batch, "T": 4096, "D": 8192, "F": 28672, "N": 8, "G": 8, "K": 128}
     dims = ", ".join(f"{d}={n}" for d, n in used.items() if d in body)
     return f"mesh {mesh}\ndims {dims}\ninput x: [B_{data}, T{positions}, D_{model}]\n{body}"
+
+
+def stack(axes: int, rank: int, layers: int) -> str:
+    """Write a stack of mlp layers."""
+    mesh = ("X=4", "Y=4", "Z=2", "V=2")[:axes]
+    dims = ("B", "T", "S", "R")[: rank - 1]
+    model = "_Y" if axes > 1 else ""
+    lead = ", ".join(("B_X", *dims[1:]))
+    sizes = {**dict.fromkeys(dims, 64), "D": 8192, "F": 32768}
+    lines = [
+        "mesh " + ", ".join(mesh),
+        "dims " + ", ".join(f"{d}={n}" for d, n in sizes.items()),
+    ]
+    for i in range(layers):
+        lines.append(f"h{i} = x{i}[{lead}, D] ·_D W{i}[D_X, F{model}]")
+        lines.append(f"x{i + 1}[{lead}, D] = h{i} ·_F V{i}[F{model}, D_X]")
+    return "\n".join(lines) + "\n"
+
+
+def grow(budget: float) -> None:
+    """Print the time and the memory of planning, by what grows."""
+    print(f"{'axes':>4}{'dims':>6}{'layers':>8}{'steps':>7}{'seconds':>10}{'MB':>7}{'gap':>8}")
+    for rows in GROWTH.values():
+        for row in rows:
+            command = [sys.executable, __file__, "--budget", str(budget), "--one"]
+            done = subprocess.run(
+                [*command, *map(str, row)], check=True, capture_output=True, text=True
+            )
+            print("{:>4}{:>6}{:>8}".format(*row) + done.stdout.rstrip("\n"), flush=True)
+        print()
+
+
+def one(axes: int, rank: int, layers: int, budget: float) -> None:
+    """Plan one stack and print what it took: for a process of its own."""
+    resolved = sl.parse(stack(axes, rank, layers))
+    start = time.perf_counter()
+    plan = plan_program(resolved, budget=budget)
+    seconds = time.perf_counter() - start
+    steps = len(plan.forward) + len(plan.backward)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    gap = "none" if plan.proof is None else f"{float(plan.proof.gap):.2%}"
+    print(f"{steps:>7}{seconds:>10.3f}{peak:>7}{gap:>8}")
 
 
 def moved(plan: Plan) -> Fraction:
@@ -87,7 +140,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a program (60)")
     parser.add_argument("--batch", type=int, default=32, help="sequences of 4096 positions (32)")
+    parser.add_argument("--growth", action="store_true", help="print how time and memory grow")
+    parser.add_argument("--one", type=int, nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.one:
+        one(*given.one, given.budget)
+        return 0
+    if given.growth:
+        grow(given.budget)
+        return 0
     plan_program(sl.parse("mesh X=2\ndims B=2, D=2, F=2\nx[B_X, D] ·_D W[D, F] -> y[B_X, F]\n"))
     print(
         f"{'program':<18}{'axes':>4}{'steps':>7}{'seconds':>10}{'gap':>10}{'bytes':>14}{'of book':>9}"

@@ -285,15 +285,17 @@ def reshard(
     mesh: Mesh | str | Mapping[str, int],
     sizes: Mapping[str, int] | None = None,
     prices: str | Prices = "link",
+    *,
+    sub_axes: bool = False,
 ) -> Route:
     """Find the cheapest steps from one layout of a tensor to another.
 
-    `reshard("A[I_X, J]", "A[I, J_X]", "X=4")`; the result has `.steps` and `.cost`. Raises
-    `ShardlangError`.
+    `reshard("A[I_X, J]", "A[I, J_X]", "X=4")`; the result has `.steps`, `.cost` and `.mesh`, which with
+    `sub_axes` is one with parts of axes where that is cheaper. Raises `ShardlangError`.
     """
     from shardlang.planner.reshard import reshard as find
 
-    return find(source, target, mesh, sizes, prices)
+    return find(source, target, mesh, sizes, prices, sub_axes=sub_axes)
 
 
 def reshard_cost(
@@ -302,6 +304,8 @@ def reshard_cost(
     mesh: Mesh | str | Mapping[str, int],
     sizes: Mapping[str, int] | None = None,
     prices: str | Prices = "link",
+    *,
+    sub_axes: bool = False,
 ) -> Fraction:
     """Give what a device pays for the cheapest steps between two layouts, in the price list's unit.
 
@@ -309,7 +313,7 @@ def reshard_cost(
     """
     from shardlang.planner.reshard import reshard_cost as price
 
-    return price(source, target, mesh, sizes, prices)
+    return price(source, target, mesh, sizes, prices, sub_axes=sub_axes)
 
 
 class _CallablePackage(ModuleType):

@@ -82,8 +82,9 @@ def test_a_file_as_command_gets_a_suggestion(shardlang):
 
 
 def test_strategy_optimal_needs_sizes(shardlang):
-    """`--strategy optimal` compares numbers: without sizes it says which are missing."""
-    result = shardlang("lower", FSDP, "--strategy", "optimal")
+    """`--strategy optimal` compares times as numbers: without sizes it says which are missing."""
+    arguments = ("--objective", "time", "--hardware", "tpu_v5p")
+    result = shardlang("lower", FSDP, "--strategy", "optimal", *arguments)
 
     assert (result.status, result.out) == (1, "")
     assert "SH351" in result.err

@@ -157,6 +157,14 @@ def test_random_programs_on_parts(seed):
     assert moved(sl.lower(sl.parse(printed))) == plan.proof.cost
 
 
+def test_reshard_from_the_library_on_parts():
+    """`sl.reshard` takes parts of axes where it is asked to."""
+    ends = ("A[I_X, J_Y]", "A[I_Y, J_X]", "X=4,Y=2", {"I": 64, "J": 64})
+
+    assert (1920, 1536) == (sl.reshard(*ends).cost, sl.reshard(*ends, sub_axes=True).cost)
+    assert 1536 == sl.reshard_cost(*ends, sub_axes=True)
+
+
 def test_meshes_that_are_tried():
     """Only the finest count, of few axes unless asked for; sizes without factors have none."""
 

@@ -1,4 +1,4 @@
-"""README.md tells the truth: its commands print what it shows, its Python runs.
+"""README.md and docs/planning.md tell the truth: their commands print what they show, their Python runs.
 
 In a `console` block a line that starts with `$ ` is a command and the lines below it are what it
 prints; a line `...` stands for any lines. `make docs` puts today's output there: in a block with
@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "planning.md")
+"""The pages whose blocks are run."""
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 SETS_UP = "python3 -m venv"
 """Commands that make an environment are run by CI, not here."""
@@ -26,15 +28,15 @@ SETS_UP = "python3 -m venv"
 
 @dataclass(frozen=True)
 class Shown:
-    """A command of the README and the lines that it shows as its output."""
+    """A command of a page and the lines that it shows as its output."""
 
     command: str
     lines: tuple[str, ...]
 
 
-def blocks(language: str) -> list[str]:
-    """List the bodies of the blocks of a language."""
-    found = BLOCK.finditer(README.read_text(encoding="utf-8"))
+def blocks(language: str, page: Path = README) -> list[str]:
+    """List the bodies of a page's blocks of a language."""
+    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
     return [match["body"] for match in found if match["language"] == language]
 
 
@@ -104,7 +106,7 @@ def refreshed(shown: tuple[str, ...], actual: tuple[str, ...]) -> tuple[str, ...
 
 
 def refresh() -> None:
-    """Write today's outputs into the README."""
+    """Write today's outputs into the pages."""
 
     def renew(match: re.Match[str]) -> str:
         if match["language"] != "console":
@@ -118,15 +120,17 @@ def refresh() -> None:
                 lines.extend(refreshed(shown.lines, output(shown.command)))
         return "\n".join(["```console", *lines, "```"])
 
-    text = README.read_text(encoding="utf-8")
-    README.write_text(BLOCK.sub(renew, text), encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(BLOCK.sub(renew, text), encoding="utf-8")
 
 
 SHOWN = [
     pytest.param(
         shown, id=shown.command, marks=pytest.mark.jax if " verify " in shown.command else ()
     )
-    for body in blocks("console")
+    for page in PAGES
+    for body in blocks("console", page)
     for shown in commands(body)
     if SETS_UP not in shown.command
 ]
@@ -141,7 +145,7 @@ def _refresh_first(request):
 
 @pytest.mark.parametrize("shown", SHOWN)
 def test_command_prints_what_is_shown(shown, request):
-    """A command's output is what the README shows."""
+    """A command's output is what its page shows."""
     if request.config.getoption("--update-golden"):
         pytest.skip("the outputs were rewritten")
     actual = output(shown.command)
@@ -151,16 +155,17 @@ def test_command_prints_what_is_shown(shown, request):
     )
 
 
-def test_python_blocks_run():
-    """The library example runs and shows what it gives."""
-    bodies = blocks("python")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page):
+    """The library examples run and show what they give."""
+    bodies = blocks("python", page)
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
     for number, body in enumerate(bodies):
         if ">>>" in body:
-            test = parser.get_doctest(body, {}, f"block {number}", str(README), None)
+            test = parser.get_doctest(body, {}, f"block {number}", str(page), None)
             runner.run(test)
         else:
-            exec(compile(body, str(README), "exec"), {})
+            exec(compile(body, str(page), "exec"), {})
 
     assert bodies
     assert runner.summarize(verbose=False).failed == 0

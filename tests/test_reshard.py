@@ -537,30 +537,17 @@ def test_bandwidths_follow_the_network() -> None:
     assert whole == parts
 
 
-def test_all_distances_at_once_are_those_of_the_searches() -> None:
-    """The table of all distances holds what one search after another finds."""
-    graph = layouts(array("A[I, J]"), mesh_of("X=4,Y=2,Z=2"), {"I": 16, "J": 8})
-    places, table = graph.space.table()
-    states = graph.space.states()
-
-    assert states == list(places)
-    for code in states:
-        known = graph.space.distances_from(code)
-        assert [known[other] for other in states] == table[places[code]].tolist()
-
-
 def test_weights_spread_from_several_states() -> None:
     """Spreading from several states takes the least sum, in either direction and in scaled units."""
     graph = layouts(array("A[I, J]"), mesh_of("X=2,Y=2"), {"I": 4, "J": 4})
     states = graph.space.states()
-    places, table = graph.space.table()
+    table = {code: graph.space.distances_from(code) for code in states}
     start = {states[2]: 5 * UNIT, states[7]: UNIT, states[11]: 0}
     for backwards in (False, True):
         found, _ = graph.space.spread(start, backwards=backwards, scale=3)
-        matrix = table.T if backwards else table
         for code in states:
             best = min(
-                weight + scaled(int(matrix[places[at], places[code]]), 3)
+                weight + scaled(table[code][at] if backwards else table[at][code], 3)
                 for at, weight in start.items()
             )
             assert best == found[code]

@@ -38,23 +38,24 @@ def moved(plan: Plan) -> Fraction:
     )
 
 
-def measure(text: str, *, budget: float, wall: bool, keep: bool = True) -> dict[str, Any]:
+def measure(text: str, *, budget: float, wall: bool) -> dict[str, Any]:
     """Plan a program and run it: bytes planned and counted, gap, seconds, errors and wall times."""
     program = sl.parse(text)
     start = time.perf_counter()
-    plan = sl.lower(program, "optimal", prices="link", budget=budget, keep_gathered=keep)
+    plan = sl.lower(program, "optimal", prices="link", objective="bytes", budget=budget)
     seconds = time.perf_counter() - start
     module: dict[str, Any] = {"__name__": "emitted"}
     exec(compile(sl.emit_jax(plan), "<emitted module>", "exec"), module)  # noqa: S102 - our text
     given = xla.sharded(text)
     mesh = module["make_mesh"](given.mesh.devices.ravel().tolist(), module["MESH_AXES"])
     inputs, cotangents = _data(given)
+    # the module's own specs: its mesh may have parts of the program's axes
     placed = tuple(
-        jax.device_put(x, jax.sharding.NamedSharding(mesh, xla.spec(a)))
+        jax.device_put(x, jax.sharding.NamedSharding(mesh, module["INPUTS"][a.name][2]))
         for x, a in zip(inputs, given.leaves, strict=True)
     )
     seeds = tuple(
-        jax.device_put(x, jax.sharding.NamedSharding(mesh, xla.spec(a)))
+        jax.device_put(x, jax.sharding.NamedSharding(mesh, module["OUTPUTS"][a.name][2]))
         for x, a in zip(cotangents, given.ends, strict=True)
     )
     ours = module["forward_backward"].lower(mesh, placed, seeds).compile()

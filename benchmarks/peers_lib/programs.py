@@ -50,14 +50,17 @@ def kind(layout: Sharding, mesh: Mapping[str, int]) -> str:
 def generate(count: int, seed: int) -> list[Case]:
     """Write so many programs; the same ones for the same seed, and the first ones of a longer list.
 
-    Of ten programs four are layers in a usual scheme, two layers with random layouts, four random.
+    Of ten programs four are layers in a usual scheme, two layers with random layouts, four random;
+    one in 25 is an exchange of axes of unequal size instead, which random layouts seldom have.
     """
     cases: list[Case] = []
     for index in range(count):
         rng = random.Random(f"{seed}/{index}")  # noqa: S311 - no secret
         mesh = MESHES[index % len(MESHES)]
         turn = index % 10
-        if turn < 6:
+        if index % 50 in (15, 41):
+            cases.append(_swap(rng, index, mesh))
+        elif turn < 6:
             cases.append(_layer(rng, index, mesh, usual=turn < 4))
         else:
             cases.append(_Random(rng, mesh).case(index))
@@ -225,6 +228,25 @@ class _Layouts:
         if self._ordered:
             split = {dim: "".join(sorted(part)) for dim, part in split.items()}
         return tuple(split.values())
+
+
+def _swap(rng: random.Random, index: int, mesh: Mapping[str, int]) -> Case:
+    """Write a program whose operand and result have two axes on each other's dims."""
+    dims = "".join(rng.sample("IJL", rng.randint(2, 3)))
+    first, second = rng.sample(list(mesh), 2)
+    one, other = rng.sample(range(len(dims)), 2)
+    given, wanted = [""] * len(dims), [""] * len(dims)
+    given[one], given[other] = first, second
+    wanted[one], wanted[other] = second, first
+    leaves = {"x": (dims, tuple(given))}
+    line = "y = tanh(x)"
+    if rng.random() < 0.5:
+        leaves["W"] = (dims, tuple(wanted))
+        line = "y = x ⊙ W"
+    sizes = {dim: rng.choice(SIZES[dim]) for dim in dims}
+    text = _text(mesh, sizes, leaves, [line], {"y": (dims, tuple(wanted))})
+    layouts = (*(layout for _, layout in leaves.values()), tuple(wanted))
+    return Case(f"{index} swap", mesh, text, layouts)
 
 
 # Random programs

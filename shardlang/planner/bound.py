@@ -12,13 +12,13 @@ A way whose own min-marginal lies above the cost of a known plan is in no better
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardlang.planner.network import NEVER
-from shardlang.planner.problem import Places, Problem, Vector
+from shardlang.planner.network import Flags, NEVER, Places, Vector
+from shardlang.planner.problem import Problem
 from shardlang.planner.trees import Given, Marginals, Trees
 
 _REACH = float(3 << 51)
@@ -323,7 +323,7 @@ class Bound:
                 self._narrow(at, value, each.inner - each.least + at.bound < limit)
         return True
 
-    def _narrow(self, at: Charges, value: int, inner: NDArray[np.bool_]) -> None:
+    def _narrow(self, at: Charges, value: int, inner: Flags) -> None:
         """Leave out a value's states that are no place's, and where no branches meet in a better plan."""
         found, trees = self.problem.values[value], at.trees[value]
         for s in (*found.sources, *found.targets):
@@ -335,9 +335,11 @@ class Bound:
             at.trees[value] = trees.only(nodes)
 
 
-def ascend(bound: Bound, at: Charges, limit: float, sweeps: int) -> bool:
-    """Raise the bound by some sweeps both ways; say whether it stays below a limit."""
+def ascend(bound: Bound, at: Charges, limit: float, sweeps: int, late: Callable[[], bool]) -> bool:
+    """Raise the bound by some sweeps both ways, in time; say whether it stays below a limit."""
     for _ in range(sweeps):
+        if late():
+            break
         bound.sweep(at, forward=True)
         bound.sweep(at, forward=False)
         if not bound.shrink(at, limit) or at.bound >= limit:

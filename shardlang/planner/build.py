@@ -55,6 +55,7 @@ class Builder:
         self.ends: set[Array] = set()
         self.shown: dict[Array, Array] = {}
         self.made: set[Array] = set(problem.homes.values())
+        self.kept: set[Array] = set()
         self.names = {s.result.name for s in problem.program.statements} | set(problem.homes)
         self.names |= {operation.result.name for operation in problem.operations}
         self.names |= set(problem.alias)
@@ -232,14 +233,20 @@ class Builder:
                 if operation.section != section:
                     continue
                 self._operation(index, operation)
-                result = self.problem.slots[operation.slots[-1]].value
-                left[result] -= 1
-                if not left[result]:
-                    self._terminals(result, operation.span)
+                slot = self.problem.slots[operation.slots[-1]]
+                if not slot.source or (operation.op is None and section == "forward"):
+                    continue
+                left[slot.value] -= 1
+                if not left[slot.value]:
+                    self._terminals(slot.value, operation.span)
             for array in wanted:
                 self.obtain(array, None)
 
     def _operation(self, index: int, operation: Operation) -> None:
+        if operation.op is None and operation.section == "forward":
+            value = self.problem.values[self.problem.slots[operation.slots[0]].value]
+            kept = Array(operation.result, value.layout(self.state(operation.slots[0])))
+            self.kept.add(self.obtain(kept, operation.span))
         if operation.op is None:
             return
         way = operation.ways[self.ways[index]]
@@ -257,8 +264,8 @@ class Builder:
             self.obtain(Array(value.tensor, value.layout(state)), span)
 
     def _forget(self) -> None:
-        """Drop the copies of parameters that are not kept, and all views, between the passes."""
-        homes = set(self.problem.homes.values())
+        """Drop the copies of parameters that are not kept, what is not saved, and all views."""
+        homes = {*self.problem.homes.values(), *self.kept}
         self.shown.clear()
         self.made = {
             array for array in self.made if array in homes or array.name not in self.problem.split

@@ -62,9 +62,9 @@ class Boundary:
             return None
         slope, rest = poly.all_coeffs()
         side = tidy(-rest / slope, self.assumed.axes)
-        if self.assumed.never_negative(plain(slope)):
+        if self.assumed.positive(plain(slope)):
             return Bound(name, above=True, low=side, high=symbol)
-        if self.assumed.never_negative(plain(-slope)):
+        if self.assumed.positive(plain(-slope)):
             return Bound(name, above=False, low=symbol, high=side)
         return None
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count
-from math import lcm
+from math import lcm, prod
 from typing import Any
 
 from shardlang.ir.size import Monomial
@@ -40,7 +40,10 @@ Front = list[Label]
 Entry = tuple[Vector, tuple[Fraction, int, tuple[int, ...]]]
 """A cost with what settles ties (FLOPs, then collectives and moves) and the ways so far."""
 
-MOST = 60_000
+COMBINED = 100_000
+"""In how many ways all operations together may be done."""
+
+MOST = 20_000
 """How many combinations may be kept at a time."""
 
 WIDEST = 60
@@ -226,8 +229,9 @@ class Routes:
         if not wanted:
             return self.nothing
         there = self.toward(wanted)
-        if len(sources) == 1:
-            return there.get(sources[0], [])
+        if len(sources) == 1 and sources[0] in there:
+            return there[sources[0]]
+        # a search backwards never meets partial maxima (see `Space.backward`): go forwards from them
         made = self.along(sources)
         return least(
             label for s in made if s in there and not s & self.space.hub
@@ -249,6 +253,8 @@ class Fronts:
     def __post_init__(self) -> None:
         """Price every move as a vector of coefficients."""
         problem = self.problem
+        if prod(len(operation.ways) for operation in problem.operations) > COMBINED:
+            raise UnplannableError("there are too many operations or axes to go through all plans")
         listed = Listed(problem.mesh.axes, self.opened, self.prices)
         spaces: list[Space] = []
         for value in problem.values:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 Places = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 
 FEW = 320
 """Up to so many states, all distances are kept as a table."""

@@ -13,7 +13,7 @@ that does not show it at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from itertools import count, product
@@ -38,6 +38,9 @@ DEGREE = 2
 
 LARGEST = 12_000
 """The largest table that a proof tries: columns times rows."""
+
+EFFORT = 600_000
+"""The sum of the tables that all proofs for one answer try."""
 
 PATIENCE = 60
 """Pivots that take what gains most before those that can't go in circles."""
@@ -183,10 +186,16 @@ class Assumed:
     axes: tuple[str, ...]
     dims: tuple[str, ...]
     devices: Polynomial
+    effort: list[int] = field(default_factory=lambda: [EFFORT], compare=False)
+    """What is left to spend on proofs."""
 
     def never_negative(self, value: Polynomial) -> bool:
         """Say whether a sum is proven to be at least zero; False only means that it isn't shown."""
         return self._cases([value], lambda rows, _: min(rows[0], default=0) >= 0)
+
+    def positive(self, value: Polynomial) -> bool:
+        """Say whether a sum is proven to be above zero; False only means that it isn't shown."""
+        return self._cases([value], lambda rows, _: min(rows[0]) >= 0 and rows[0][0] > 0)
 
     def some_positive(self, sums: Sequence[Polynomial], others: Sequence[Polynomial] = ()) -> bool:
         """Say whether it is proven that none of some sums can be below zero unless another is above.
@@ -197,7 +206,7 @@ class Assumed:
         """
         every = [*(-each for each in sums), *others]
         for degree in range(DEGREE + 1 if self.axes else 1):
-            if self._cases(every, lambda rows, steps: _weighted(rows, steps, len(sums)), degree):
+            if self._cases(every, lambda rows, n: self._weighted(rows, n, len(sums)), degree):
                 return True
         return False
 
@@ -206,6 +215,7 @@ class Assumed:
     ) -> bool:
         """Say whether a test holds, in as many cases as it takes for all sizes.
 
+        The constant coefficients come first.
         The test gets the coefficients of the sums, each times every product of the axes' excess up to
         a degree, and how many those are; all times one positive factor, in quantities that are never
         negative.
@@ -240,20 +250,22 @@ class Assumed:
         powers = product(*([(a, n) for n in range(degree + 1)] for a in sorted(low)))
         times = [Polynomial({tuple((a, n) for a, n in each if n): Fraction(1)}) for each in powers]
         shifted = [own * t for each in sums for own in [each.replaced(axes | dims)] for t in times]
-        places = sorted({powers for each in shifted for powers in each.terms})
+        places = sorted({powers for each in shifted for powers in each.terms} | {()})
         over = lcm(*(v.denominator for each in shifted for v in each.terms.values()))
         rows = [[int(each.terms.get(p, 0) * over) for p in places] for each in shifted]
         return rows, len(times)
 
-
-def _weighted(rows: Rows, steps: int, required: int) -> bool:
-    """Find weights for which sums add up to at most zero; the constants of the required ones matter."""
-    if len(rows) * len(rows[0]) > LARGEST:
-        return False
-    columns = [
-        [*row, -1 if not i % steps and i < required * steps else 0] for i, row in enumerate(rows)
-    ]
-    return combination(columns, [0] * len(rows[0]) + [-1])
+    def _weighted(self, rows: Rows, steps: int, required: int) -> bool:
+        """Find weights with which sums add up to at most zero; some constants have to be above."""
+        size = len(rows) * len(rows[0])
+        self.effort[0] -= size
+        if size > LARGEST or self.effort[0] < 0:
+            return False
+        columns = [
+            [*row, -1 if not i % steps and i < required * steps else 0]
+            for i, row in enumerate(rows)
+        ]
+        return combination(columns, [0] * len(rows[0]) + [-1])
 
 
 def combination(columns: Sequence[Sequence[int]], bound: Sequence[int]) -> bool:

@@ -10,8 +10,9 @@ contributions is a value with several sources: they are brought together, added 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
 gradients as their leaves live, and values in every layout that the text declares. A parameter whose
 copies may be kept from the forward to the backward pass is one value in both, as everything else is;
-others are one value in each. A value that is compared with its own maximum is reduced once, before it
-is copied, so that both have the same bits.
+others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
+those that are named are passed on, and the others made again (`_Again`). A value that is compared with
+its own maximum is reduced once, before it is copied, so that both have the same bits.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
@@ -27,16 +28,15 @@ from fractions import Fraction
 from math import gcd, lcm, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardlang.cost.flops import counts, flops
-from shardlang.ir.ops import Compute, Equal, Relayout, Rename
+from shardlang.ir.ops import Collective, Compute, Equal, Relayout, Rename
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Program
+from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.planner.einsum import Local
-from shardlang.planner.network import Distances, distances, Network, Places, Vector
+from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
@@ -45,6 +45,10 @@ from shardlang.source import Span
 
 WIDEST = 9
 """The most places that one value is had in: the time grows as 3 to this power."""
+
+
+LARGEST = 12_000
+"""The most layouts of a tensor whose moves are written out."""
 
 
 class UnplannableError(Exception):
@@ -68,12 +72,15 @@ class Slot:
 
 @dataclass(slots=True)
 class Operation:
-    """One compute line, or (`op` None) the passing of a value into a sum as it is.
+    """One line, or (`op` None) the passing of a value as it is: into a sum, or to the backward pass.
+
+    A collective that the text states has one way. If its result is its operand in another layout, it
+    only reads it: that it makes the result is known to the value's graph.
 
     `states[end]` gives, for each way, the place of that end's state in its value's list.
     """
 
-    op: Compute | None
+    op: Compute | Relayout | None
     operands: tuple[Tensor, ...]
     result: Tensor
     section: Pass
@@ -84,6 +91,8 @@ class Operation:
     slots: list[int] = field(default_factory=list[int])
     work: dict[int, Fraction] = field(default_factory=dict[int, Fraction])
     """The FLOPs of a device, by the axes that divide the work."""
+    price: Fraction | None = None
+    """What a stated collective costs."""
 
 
 @dataclass(slots=True)
@@ -105,7 +114,7 @@ class Value:
     targets: list[int] = field(default_factory=list[int])
     terminals: list[int] = field(default_factory=list[int])
     once: bool = False
-    whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    whole: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
     adding: Vector = field(default_factory=lambda: np.zeros(0))
     sums: int = field(init=False)
     """How many of its states are no partial maxima."""
@@ -168,10 +177,14 @@ class Problem:
     )
     found: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     split: frozenset[str] = frozenset()
-    """The parameters that are one value in each pass: no copy of theirs is kept."""
+    """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[str, Array] = field(default_factory=dict[str, Array])
+    made: dict[str, tuple[tuple[Layout, Layout], ...]] = field(
+        default_factory=dict[str, "tuple[tuple[Layout, Layout], ...]"]
+    )
+    """By the value's name, from which layout to which the text states that it is brought."""
     known_ways: dict[object, list[Local]] = field(default_factory=dict[object, list[Local]])
     most: float = 0.0
     """More than any plan costs that is worth having: what is dearer counts as this."""
@@ -198,8 +211,12 @@ class Problem:
 
     def _value(self, tensor: Tensor, section: Pass) -> Value:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
-        graph = layouts(array, self.mesh, self.sizes, self.prices)
+        again = section == "backward" and tensor.name in self.split
+        made = () if again else self.made.get(tensor.name, ())
+        graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
         codes = graph.space.states()
+        if len(codes) > LARGEST:
+            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         place = {code: i for i, code in enumerate(codes)}
         value = Value(tensor, section, graph, codes, place)
         home = self.homes.get(tensor.name)
@@ -221,14 +238,21 @@ class Problem:
             self.known_ways[key] = list(ways(op, ends[:-1], ends[-1]))
         return self.known_ways[key]
 
-    def add(self, made: Operation, total: Tensor | None = None) -> None:
-        """Add an operation with its ways; `total` is the sum that its result goes into at once."""
+    def add(self, made: Operation, total: Tensor | None = None, only: Step | None = None) -> None:
+        """Add an operation with its ways; `total` is the sum that its result goes into at once.
+
+        `only` is a step that does it in the one way that counts.
+        """
         reads = [self.at(operand, made.section) for operand in made.operands]
         result = self.at(made.result if total is None else total, made.section)
         index = len(self.operations)
         self.operations.append(made)
         values = [self.values[i] for i in (*reads, result)]
-        if made.op is None:
+        if isinstance(made.op, Relayout):
+            assert only is not None
+            self._stated(made, only, values)
+            del values[len(made.states) :]
+        elif made.op is None:
             every = np.arange(len(values[-1].codes))
             made.states = [every, every]
             made.ways = [Local((code,), code, 0) for code in values[-1].codes]
@@ -237,6 +261,13 @@ class Problem:
             dims = (*(operand.dims for operand in made.operands), made.result.dims)
             ends = tuple((v.graph.space, d) for v, d in zip(values, dims, strict=True))
             made.ways = self.ways(made.op, ends)
+            if only is not None:
+                arrays = (*only.inputs, only.output)
+                codes = [
+                    v.graph.space.encode(a.layout) for v, a in zip(values, arrays, strict=True)
+                ]
+                made.ways = [w for w in made.ways if [*w.operands, w.result] == codes]
+                assert made.ways, f"{only} is done in no way"
             for end, value in enumerate(values[:-1]):
                 made.states.append(np.array([value.place[w.operands[end]] for w in made.ways]))
             values[-1].extend({way.result for way in made.ways})
@@ -244,7 +275,34 @@ class Problem:
             made.work = self._work(made)
         for end, value in enumerate(reads):
             self.connect(index, end, value, source=False)
-        self.connect(index, len(reads), result, source=True)
+        if len(made.states) > len(reads):
+            self.connect(index, len(reads), result, source=True)
+
+    def keep(self, tensor: Tensor, layout: Layout | None) -> None:
+        """Pass a value from the forward to the backward pass, in a layout or in any one."""
+        index = len(self.operations)
+        before, after = self.at(tensor, "forward"), self.at(tensor, "backward")
+        made = Operation(None, (tensor,), tensor, "forward", None)
+        value = self.values[after]
+        places = range(len(value.codes)) if layout is None else [value.state(layout)]
+        made.states = [np.array(places), np.array(places)]
+        made.ways = [Local((value.codes[i],), value.codes[i], 0) for i in places]
+        made.work = {0: Fraction(0)}
+        self.operations.append(made)
+        self.connect(index, 0, before, source=False)
+        self.connect(index, 1, after, source=True)
+
+    def _stated(self, made: Operation, only: Step, values: Sequence[Value]) -> None:
+        """Give a stated collective its way and its price."""
+        assert isinstance(only.op, Relayout)
+        before, after = only.inputs[0], only.output
+        codes = [v.state(a.layout) for v, a in zip(values, (before, after), strict=True)]
+        first, last = (v.codes[place] for v, place in zip(values, codes, strict=True))
+        made.ways = [Local((first,), last, 0)]
+        ends = codes[:1] if before.tensor == after.tensor else codes
+        made.states = [np.array([code]) for code in ends]
+        made.work = {0: Fraction(0)}
+        made.price = price(only.op, before, after, self.mesh, self.sizes, self.prices)
 
     def _work(self, made: Operation) -> dict[int, Fraction]:
         """Give the FLOPs by split; for times, those alone that count for T_math."""
@@ -279,10 +337,14 @@ def build(
     _refuse(program)
     mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
     problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean)
+    again = not program.save.everything and not forward_only
     if not forward_only:
         weights = [leaf.array for leaf in program.leaves if leaf.kind == "param"]
-        alone = (w.name for w in weights if not w.layout.unreduced and w.name not in kept)
-        problem.split = frozenset(alone)
+        alone = {w.name for w in weights if not w.layout.unreduced}
+        if again:
+            alone |= {leaf.array.name for leaf in program.leaves}
+            alone |= {s.result.name for s in program.statements}
+        problem.split = frozenset(alone.difference(kept))
     for leaf in program.leaves:
         check_layout(leaf.array, mesh, problem.sizes)
         problem.homes[leaf.array.name] = leaf.array
@@ -299,11 +361,14 @@ def build(
     for operands, result, _ in reversed(flow):
         if result.name in needed:
             needed.update(operand.name for operand in operands)
-    for s in computed:
-        if isinstance(s.op, Compute) and not isinstance(s.op, Rename) and s.result.name in needed:
-            reads = tuple(use.tensor for use in s.operands)
-            problem.add(Operation(s.op, reads, s.result, "forward", s.span))
-    _backward(problem, [line for line in lines if line.result.name in needed], book)
+    stated = _stated(problem, book)
+    for s in program.statements:
+        moves = relays(s) or isinstance(s.op, Relayout)
+        dead = s.result.name not in needed or (moves and id(s) not in stated)
+        if not dead and not isinstance(s.op, Rename):
+            problem.add(_operation(s, "forward"), only=stated.get(id(s)))
+    lines = tuple(line for line in lines if line.result.name in needed)
+    _backward(problem, lines, book, _Again(problem, stated) if again else None)
     for array, section in had:
         value = problem.values[problem.at(array.tensor, section)]
         terminal = value.state(array.layout)
@@ -322,13 +387,68 @@ def _refuse(program: Program) -> None:
     """Raise `UnplannableError` for what only the rules lower."""
     if program.explicit:
         raise UnplannableError("the program's lines are its steps")
-    if not program.save.everything:
-        raise UnplannableError("the program saves some values only")
-    for s in program.statements:
-        if isinstance(s.op, Relayout):
-            raise UnplannableError("the program states a collective")
-        if s.keep_unreduced:
-            raise UnplannableError("the program multiplies locally (·_LOCAL)")
+
+
+def _operation(s: Statement, section: Pass) -> Operation:
+    """Write a statement as an operation."""
+    assert not isinstance(s.op, Rename)
+    return Operation(s.op, tuple(use.tensor for use in s.operands), s.result, section, s.span)
+
+
+def _stated(problem: Problem, book: Plan) -> dict[int, Step]:
+    """Give the steps of the book plan that the text fixes, by the `id` of their statements.
+
+    Those are stated collectives and local products (`·_LOCAL`); dead ones are not in the book plan.
+    What a collective makes of a value under the same name is noted with the value.
+    """
+    found: dict[int, Step] = {}
+    steps = [step for step in book.forward if step.rule == "stated" or step.is_compute]
+    for s in problem.program.statements:
+        if not isinstance(s.op, Relayout) and not s.keep_unreduced:
+            continue
+        step = next((x for x in steps if (x.op, x.output.tensor) == (s.op, s.result)), None)
+        if step is None:
+            continue
+        steps.remove(step)
+        found[id(s)] = step
+        if isinstance(s.op, Relayout) and relays(s):
+            name = problem.original(s.result).name
+            if name != s.result.name:
+                raise UnplannableError(
+                    f"the program states a collective of {s.result.name}, a view"
+                )
+            if step.inputs[0].layout.reduction != "sum":
+                raise UnplannableError(f"the program states how {step.inputs[0]} is reduced")
+            ends = (step.inputs[0].layout, step.output.layout)
+            problem.made[name] = (*problem.made.get(name, ()), ends)
+    return found
+
+
+class _Again:
+    """What the backward pass reads of the forward pass where only some values are saved.
+
+    A saved value is passed on in one layout, the declared one where there is one; others are computed
+    again from those, once.
+    """
+
+    def __init__(self, problem: Problem, stated: Mapping[int, Step]) -> None:
+        self.problem, self.stated = problem, stated
+        self.makers = {s.result.name: s for s in problem.program.statements if not relays(s)}
+        self.done: set[str] = set()
+
+    def need(self, tensor: Tensor) -> None:
+        """Have a value in the backward pass."""
+        tensor = self.problem.original(tensor)
+        maker = self.makers.get(tensor.name)
+        if maker is None or tensor.name in self.done:
+            return
+        self.done.add(tensor.name)
+        if tensor.name in self.problem.program.save.names:
+            self.problem.keep(tensor, maker.target)
+            return
+        for use in maker.operands:
+            self.need(use.tensor)
+        self.problem.add(_operation(maker, "backward"), only=self.stated.get(id(maker)))
 
 
 def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass]]:
@@ -351,8 +471,13 @@ def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass]]:
     return found
 
 
-def _backward(problem: Problem, lines: Sequence[Line], book: Plan) -> None:
-    """Add the lines of the backward pass; contributions go straight into the sums that they are for."""
+def _backward(
+    problem: Problem, lines: Sequence[Line], book: Plan, again: _Again | None = None
+) -> None:
+    """Add the lines of the backward pass; contributions go straight into the sums that they are for.
+
+    `again` brings what they read of the forward pass, where that is not all at hand.
+    """
     lines = [line for line in lines if not isinstance(line.op, Rename)]
     readers = Counter(problem.original(o).name for line in lines for o in line.operands)
     taken = {problem.original(g.gradient.tensor).name for g in book.gradients} | set(problem.homes)
@@ -371,6 +496,11 @@ def _backward(problem: Problem, lines: Sequence[Line], book: Plan) -> None:
         and operand.name not in sums
     }
     for line in lines:
+        if again is not None:
+            if isinstance(line.op, Equal):
+                raise UnplannableError("a maximum is compared, and not all values are saved")
+            for operand in line.operands:
+                again.need(operand)
         if line.result.name not in sums:
             made = Operation(line.op, line.operands, line.result, "backward", line.span)
             problem.add(made, into.get(line.result.name))
@@ -428,6 +558,8 @@ def _measure(problem: Problem, book: Plan) -> None:
         for amount in operation.work.values():
             work = _gcd(work, amount)
             unit = unit if rate is None else _gcd(unit, amount / rate)
+        if operation.price is not None:
+            unit = _gcd(unit, operation.price)
     added = [_additions(problem, value) for value in problem.values]
     for amount in {amount for row in added for amount in row}:
         work = _gcd(work, amount)
@@ -474,6 +606,9 @@ def _measure(problem: Problem, book: Plan) -> None:
         if problem.lean and operation.op is not None:
             units = _held(problem, operation) * float(problem.lean / problem.scale.unit)
             operation.cost += np.minimum(np.floor(units) * digit, problem.most)
+        if operation.price is not None:
+            count = FINEST if isinstance(operation.op, Collective) else 0
+            operation.cost += float(operation.price // unit * digit + count)
 
 
 def _held(problem: Problem, operation: Operation) -> Vector:

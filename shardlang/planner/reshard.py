@@ -114,12 +114,13 @@ def layouts(
     prices: str | Prices = "link",
     *,
     symbolic: bool = False,
+    made: tuple[tuple[Layout, Layout], ...] = (),
 ) -> Layouts:
     """Give the graph of an array's layouts; equal questions share one.
 
     `sizes` of dims and axes win over the mesh's; all that matter must be there (SH351). If
     `symbolic`, a dim may be without where prices are proportional to the bytes: it counts as 1, and
-    everything divides it.
+    everything divides it. `made` are pairs of layouts: of the first the second is made in any case.
     """
     known = {**mesh.sizes, **sizes}
     axes = sized(mesh, known)
@@ -134,11 +135,11 @@ def layouts(
     unit = Fraction(1) if table.linear else volume
     listed = _tariff(axes, table, unit)
     fits = tuple(divisors(axes, size) for size in whole)
-    key = (id(listed), fits)
+    key = (id(listed), fits, made)
     space = _SPACES.get(key)
     if space is None:
         _trim(_SPACES)
-        space = _SPACES[key] = Space(axes, fits, listed)
+        space = _SPACES[key] = Space(axes, fits, listed, made)
     return Layouts(space, volume / unit / listed.scale, array.tensor.dims)
 
 

@@ -204,9 +204,8 @@ class Search:
             return self._found(self.cost)
         lowest = root.bound
         for left in reversed(range(GUESSES + 1)):
-            if self.settled(lowest):
-                left = 0
-            self.guess = lowest + (self.cost - lowest) / 2 if left else float("inf")
+            half = lowest + (self.cost - lowest) / 2
+            self.guess = half if left and not self.settled(lowest) else float("inf")
             rest = self._explore(root.copy(), everything)
             if rest is not None or self.cost <= self.guess:
                 lowest = self.cost if rest is None else max(lowest, min(rest, self.guess))
@@ -251,7 +250,7 @@ class Search:
         still = proven = 0
         for turn in range(rounds):
             before = at.bound
-            if not ascend(self.bound, at, self.limit, 2):
+            if not ascend(self.bound, at, self.limit, 2, self.late):
                 return False
             self.sweeps += 2
             proven += self.settled(at.bound)

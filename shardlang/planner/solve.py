@@ -5,8 +5,9 @@ plan costs at least, `search` looks for the best, `build` writes it out. Least i
 (bytes that a device moves, or seconds together with those of its FLOPs), then the FLOPs of a device,
 then the number of collectives.
 
-All plans count that do the program's own operations, each once, and begin and end where the book plan
-does; and that have every value in the layouts that the text declares for it.
+All plans count that do the program's own operations, each once (with a `save` line, those that it makes
+necessary once more in the backward pass), and its stated collectives; that begin and end where the book
+plan does; and that have every value in the layouts that the text declares for it.
 """
 
 from __future__ import annotations
@@ -77,10 +78,9 @@ def solve(
 
     With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
     the FLOPs that count and of all collectives, one after the other. What only the rules can lower
-    (stated collectives, a `save` line that does not say `all`) is lowered by them, with a warning and
-    no proof. `kept` narrows down whose copies may be kept, and `lean` is a price for each byte that an
-    operation reads or makes: the proof is then of that question, and the rules' plans are no rivals.
-    Raises `ShardlangError`.
+    (see `UnplannableError`) is lowered by them, with a warning and no proof. `kept` narrows down whose
+    copies may be kept, and `lean` is a price for each byte that an operation reads or makes: the proof
+    is then of that question, and the rules' plans are no rivals. Raises `ShardlangError`.
     """
     start, book = monotonic(), task.books[0]
     may = task.may if kept is None else kept

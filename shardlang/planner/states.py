@@ -234,7 +234,8 @@ class Search:
 class Space:
     """All states of a tensor of some rank on a mesh, with exact distances.
 
-    `fits[d][mask]` says whether the axes of a mask divide dim d.
+    `fits[d][mask]` says whether the axes of a mask divide dim d. `made` are pairs of states: of the
+    first the second is made in any case, so that moving on there costs nothing.
     """
 
     def __init__(
@@ -242,6 +243,7 @@ class Space:
         axes: Sequence[AxisInfo],
         fits: Sequence[Sequence[bool]],
         prices: Tariff,
+        made: Sequence[tuple[Layout, Layout]] = (),
     ) -> None:
         """Number the ordered subsets of the axes; no state is made yet."""
         self.axes = tuple(info.axis for info in axes)
@@ -270,6 +272,7 @@ class Space:
         self._by_count: dict[int, list[int]] = {}
         for index, count in enumerate(self.counts):
             self._by_count.setdefault(count, []).append(index)
+        self._made = [(self.encode(before), self.encode(after)) for before, after in made]
         self._joined: dict[tuple[int, int], int] = {}
         self._within: dict[int, list[int]] = {}
         self._forward: dict[int, list[Edge]] = {}
@@ -399,6 +402,7 @@ class Space:
         if not kind:
             edges.extend((node + (1 << a + self.high), MOVE) for a in _bits(idle))
         edges.extend(self._permutes(node, dims, split))
+        edges.extend((after, MOVE) for before, after in self._made if before == node)
         return edges
 
     def _arrive(self, node: int) -> list[Edge]:
@@ -434,6 +438,7 @@ class Space:
         if not kind:
             edges.extend((node - (1 << a + self.high), MOVE) for a in _bits(partial))
         edges.extend(self._permutes(node, dims, split, backwards=True))
+        edges.extend((before, MOVE) for before, after in self._made if after == node)
         return edges
 
     def _entry(self, member: int) -> int:

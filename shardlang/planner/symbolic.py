@@ -425,9 +425,9 @@ class _Answer:
                 " forward pass alone"
             )
         chosen = list(winning)
-        complete = self._proven(found, winning)
         plans = {i: self._plan(found[i], winning[i]) for i in chosen}
         borders = {i: self._borders(i, chosen, found) for i in chosen}
+        complete = self._proven(found, winning)
         boundaries = {
             (i, j): conditions.Boundary(found[j].cost - found[i].cost, self.assumed)
             for i in chosen
@@ -472,8 +472,8 @@ class _Answer:
         """Give the candidates that are the only best at some points, with those points."""
         if len(found) == 1:
             return {0: self.points[:1]}
-        self.costs = np.stack([self._evaluated(candidate.cost) for candidate in found])
-        two = np.sort(self.costs, axis=0)[:2]
+        self.costs = self._evaluated(found)
+        two = np.partition(self.costs, 1, axis=0)[:2]
         alone = two[0] < two[1] * (1 - MARGIN)
         best = np.argmin(self.costs, axis=0)
         return {
@@ -481,18 +481,19 @@ class _Answer:
             for i in sorted({int(i) for i in best[alone]})
         } or {0: self.points[:1]}
 
-    def _evaluated(self, cost: Polynomial) -> NDArray[np.float64]:
+    def _evaluated(self, found: Sequence[Candidate]) -> NDArray[np.float64]:
+        """Give what every candidate costs at every point."""
         columns = {
             name: np.array([float(point[name]) for point in self.points])
             for name in (*self.sizes.axes, *self.sizes.dims)
         }
-        total = np.zeros(len(self.points))
-        for powers, value in cost.terms.items():
-            term = np.full(len(self.points), float(value))
+        products = sorted({powers for candidate in found for powers in candidate.cost.terms})
+        values = np.ones((len(products), len(self.points)))
+        for i, powers in enumerate(products):
             for name, power in powers:
-                term *= columns[name] ** power
-            total += term
-        return total
+                values[i] *= columns[name] ** power
+        rows = [[float(each.cost.terms.get(p, 0)) for p in products] for each in found]
+        return np.array(rows).reshape(len(found), len(products)) @ values
 
     def _proven(self, found: Sequence[Candidate], winning: Mapping[int, object]) -> bool:
         """Say whether every other candidate is shown to cost at least a mean of some winners."""

@@ -609,6 +609,8 @@ class _Module:
             returned = ["        gradients = _backward(mesh, *kept, cotangents)"]
             returned += layout("return ", parens(*floats), 2)
         sized = bool(self._sized)
+        mapped = ["function", "mesh=mesh", "in_specs=in_specs", "out_specs=out_specs"]
+        mapped += ["check_vma=False"] if self._unproven else []
         fill: dict[str, Item] = {
             "sizes": "    sizes = _sizes(inputs)" if sized else "",
             "pass_sizes": ", sizes" if sized else "",
@@ -617,7 +619,7 @@ class _Module:
             "leaves": parens(*read),
             "leaf_specs": self._leaf_specs(again),
             "unchecked_why": "\n".join(self._unchecked()),
-            "unchecked": ", check_vma=False" if self._unproven else "",
+            "mapped": call("jax.shard_map", *mapped),
             "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
             "vjp_cotangents": "\n".join(renamed),
             "vjp_gradients": "\n".join(returned),

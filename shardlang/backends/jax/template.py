@@ -26,7 +26,7 @@ def _on_devices(mesh, function, in_specs, out_specs):
     """Map a function over a mesh: each device runs it on its own shards."""
     mesh = Mesh(mesh.devices, mesh.axis_names)  # Auto axes: inputs in any sharding are brought in
 @unchecked_why@
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs@unchecked@)
+    return @mapped@
 ''',
     "arrays": '''
 def _arrays(arrays, table):

@@ -62,8 +62,10 @@ def gathers(plan: Plan) -> list[str]:
 
 def test_keeping_moves_one_gather_less_a_weight():
     """With no limit both weights are kept: each moves 3/4 of itself once less, and is held whole."""
-    kept = sl.lower(sl.parse(FSDP), "optimal", objective="bytes")
-    again = sl.lower(sl.parse(FSDP), "optimal", objective="bytes", keep_gathered=False)
+    kept = sl.lower(sl.parse(FSDP), "optimal", objective="bytes", sub_axes=False)
+    again = sl.lower(
+        sl.parse(FSDP), "optimal", objective="bytes", keep_gathered=False, sub_axes=False
+    )
 
     assert kept.proof is not None
     assert again.proof is not None

@@ -77,6 +77,7 @@ def test_tiny_programs_against_brute_force_on_the_finer_mesh(batch):
             sl.parse(problem.text()),
             "optimal",
             prices=problem.network,
+            keep_gathered=False,
             forward_only=not both,
             sub_axes=True,
         )

@@ -84,7 +84,9 @@ def saving(seed: int) -> Saving:
 
 def check(problem: Small, text: str, extra: int = 0) -> Plan:
     """Hold a plan of both passes against brute force, with a price that every plan pays."""
-    plan = sl.lower(sl.parse(text), "optimal", prices=problem.network, sub_axes=False)
+    plan = sl.lower(
+        sl.parse(text), "optimal", prices=problem.network, keep_gathered=False, sub_axes=False
+    )
     assert plan.proof is not None, text
     assert plan.proof.optimal, text
     assert plan.proof.cost == moved(plan, problem.network)
@@ -260,7 +262,7 @@ def test_a_saved_value_is_kept_where_it_is_declared():
         "h[B_X, F_Y] = In[B_X, D] ·_D W1[D_X, F_Y]\nt[B_X, F_Y] = gelu(h)\n"
         "o[B_X, D_Y] = t ·_F W2[F_Y, D_X]\n"
     )
-    plan = sl.lower(sl.parse(text), "optimal", sub_axes=False)
+    plan = sl.lower(sl.parse(text), "optimal", keep_gathered=False, sub_axes=False)
     right(plan, 2)
     made = {step.output for step in plan.backward}
     leaves = {leaf.array for leaf in plan.program.leaves} | set(plan.cotangents)

@@ -253,7 +253,7 @@ def test_sizes_outside_of_what_is_assumed():
     assert found.at(good)
     for bad, word in [({"X": 1}, "at least 2"), ({"J": 8}, "multiple of 6"), ({"Y": 2}, "equal")]:
         [(code, message)] = codes(lambda bad=bad: found.at({**good, **bad}))
-        assert "SH357" == code
+        assert "SH358" == code
         assert word in message
     [(code, message)] = codes(lambda: found.at(X=2, Y=3, I=6))
     assert "SH351" == code

@@ -98,7 +98,21 @@ class Builder:
             for step in steps_along(value.graph, source, leg):
                 if step.output != home:
                     made.before.setdefault(step.output, step)
+        self._as_stated(value, made, home)
         return made
+
+    def _as_stated(self, value: Value, routes: Routes, home: Array) -> None:
+        """Let what a stated collective makes come from it, also where another route costs as little."""
+        if value.section == "backward" and value.tensor.name in self.problem.split:
+            return
+        for before, after in self.problem.made.get(value.tensor.name, ()):
+            source, target = (Array(value.tensor, layout) for layout in (before, after))
+            at = source
+            while at in routes.before and at != target:
+                at = routes.before[at].inputs[0]
+            if target in routes.before and at == home != target:
+                ends = (value.graph.space.encode(before), value.graph.space.encode(after))
+                (routes.before[target],) = steps_along(value.graph, source, ends)
 
     def _sum(
         self, value: Value, trees: Trees, sources: list[int], wanted: list[int]

@@ -357,7 +357,7 @@ def plans(
     except UnplannableError as why:
         names = tuple(i.axis.name for i in program.mesh.axes if i.size is None)
         names += tuple(i.dim.name for i in program.dims if i.size is None)
-        raise placed(wrong(SizesNeeded(names, str(why))), program) from None
+        raise placed(wrong(SizesNeeded(names, why=str(why))), program) from None
     except ShardlangError as error:
         raise placed(error, program) from None
 
@@ -381,6 +381,17 @@ def _settled(
     return Piecewise(program, name, (piece,), (), proven, sizes, (Polynomial.of(cost),), (0,))
 
 
+def _refuse(program: Program) -> None:
+    """Raise `UnplannableError` for what fixes moves, whose prices are not left open here."""
+    if not program.save.everything:
+        raise UnplannableError("the program saves some values only")
+    for s in program.statements:
+        if isinstance(s.op, Relayout):
+            raise UnplannableError("the program states a collective")
+        if s.keep_unreduced:
+            raise UnplannableError("the program multiplies locally (·_LOCAL)")
+
+
 @dataclass
 class _Answer:
     """The search for the pieces of one program."""
@@ -393,6 +404,7 @@ class _Answer:
 
     def __post_init__(self) -> None:
         """Write the program as a problem at some sizes, where nothing is equal by chance."""
+        _refuse(self.program)
         self.assumed = self.sizes.assumed
         self.points = self.sizes.points()
         self.book = self._lowered(self.program)

@@ -202,6 +202,19 @@ class Torus:
         """Give the busiest link's load of an AllToAll."""
         return max(self.exchange().values())
 
+    def swapped(self) -> Fraction:
+        """Give the busiest link's load where the two devices of each pair send each other a block."""
+        loads: Loads = Counter()
+        for device in self.devices:
+            place = self.member(device, 0)
+            for way, steps, share in self.ways(2, self.closed(0), place, 1 - place):
+                here = device
+                for _ in range(steps):
+                    links, here = self.step(here, 0, way)
+                    for link in links:
+                        loads[link] += share
+        return max(loads.values())
+
 
 @dataclass(frozen=True)
 class Nodes:

@@ -127,6 +127,16 @@ def test_loads_of_parts_of_axes(outer, sizes, inner, rings):
     assert busiest(exchange, known) == torus.exchanged()
 
 
+@pytest.mark.parametrize("inner", [1, 2, 3, 5])
+@pytest.mark.parametrize(("outer", "ring"), [(1, True), (1, False), (2, True), (3, False)])
+def test_pairs_that_swap(outer, inner, ring):
+    """A Permute takes at least what pairs of neighbours of a part of size 2 take."""
+    torus = Torus((2,), (ring,), outer=(outer,), inner=(inner,))
+    line = Line(number(2), torus.closed(0), stride=number(inner))
+    level = Level(number(2), ONE, ONE, (line,))
+    assert busiest(Link().permute(moved((level,), ONE, ONE))) == torus.swapped()
+
+
 def lines_of(mesh: str, hardware: str, axes: str) -> list[tuple[object, ...]]:
     """The lines that a collective over some axes has: size, stride, whether it is a ring."""
     found = sl.parse(f"mesh {mesh}\nA[B_{{{axes}}}] -> A[B]\n")

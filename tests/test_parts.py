@@ -204,7 +204,10 @@ def test_sizes_by_axes_and_networks_are_kept():
 
 
 def test_parts_share_the_links_of_their_axis():
-    """A collective over both parts takes the time of the whole axis, in the plan and in `cost`."""
+    """A collective over both parts takes the time of the whole axis; over one, others share its links.
+
+    By hand, for 1024 bytes a device: two Permutes over X1 and Y, two AllToAlls over X2, W = 180 GB/s.
+    """
     whole = "mesh X=4\nhardware tpu_v5p\ndims I=4096, J=4096\nforward:\n"
     parts = whole.replace("X=4", "X1=2 @part(X), X2=2 @part(X)")
     times = [
@@ -221,8 +224,12 @@ def test_parts_share_the_links_of_their_axis():
     program = sl.parse(SWAP.replace("dtype int8", "hardware tpu_v5p"))
     plan = sl.lower(program, "optimal", objective="serial", sub_axes=True)
     assert plan.proof is not None
-    report = sl.cost(plan, model="link").to_dict()
-    assert report["totals"]["total"]["t_serial"]["seconds"] == pytest.approx(float(plan.proof.cost))
+    # seconds of plans: 1024 bytes over both axes, and V/4 = 512 bytes over X, as if nobody shared it
+    assert float(plan.proof.cost) == pytest.approx(2 * 1024 / 360e9 + 2 * 512 / 180e9)
+    # `link`: links of 90 GB/s one way, two of Y and half of X's two; and half a shard over one link
+    report = sl.cost(plan, model="link", sets={"T_hop": 0}).to_dict()
+    expected = 2 * 1024 / (3 * 90e9) + 2 * 512 / 90e9
+    assert report["totals"]["total"]["t_serial"]["seconds"] == pytest.approx(expected)
 
 
 def test_a_mesh_line_says_what_an_axis_is_part_of():

@@ -66,3 +66,21 @@ class NotAnAxis(Mistake):
     def hint(self) -> str:
         """List the axes."""
         return f"its axes are {', '.join(self.axes)}" if self.axes else "it has no mesh axes"
+
+
+@dataclass(frozen=True)
+class NotScheduled(Mistake):
+    """A schedule of a plan with sizes or figures left open."""
+
+    code: ClassVar[str] = "SH524"
+    title: ClassVar[str] = "a schedule needs numbers"
+
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"a schedule needs every size and figure, and {', '.join(self.names)} have none"
+
+    def hint(self) -> str:
+        """Say how to give them."""
+        return "give sizes with --set, and figures with --hardware or --set"

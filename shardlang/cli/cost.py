@@ -14,7 +14,7 @@ from shardlang.cli.program import (
     read_program,
     warned,
 )
-from shardlang.cli.render import SCHEMA, to_json
+from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import wants_color, width, write_result
 
 if TYPE_CHECKING:
@@ -30,6 +30,16 @@ def configure(parser: ArgumentParser) -> None:
     options.add_source(parser)
     options.add_lowering(parser)
     options.add_model(parser)
+    parser.add_argument(
+        "--timeline",
+        action="store_true",
+        help="simulate a schedule: what runs when, and what communication stays exposed",
+    )
+    parser.add_argument(
+        "--hbm",
+        action="store_true",
+        help="in the timeline, contractions take at least as long as their reads and writes",
+    )
     options.add_output(parser)
 
 
@@ -79,14 +89,21 @@ def _report(plan: Plan, arguments: Namespace) -> Report:
 
 
 def _rendered(report: Report, arguments: Namespace) -> str:
+    timeline = report.schedule(hbm=arguments.hbm) if arguments.timeline else None
     match arguments.format:
         case "json":
-            return to_json(report.to_dict())
+            data = report.to_dict()
+            if timeline is not None:
+                data["schedule"] = timeline.to_dict()
+            return to_json(data)
         case "latex":
-            return report.to_latex()
+            text, form = report.to_latex(), "latex"
         case "markdown":
-            return report.to_markdown()
+            text, form = report.to_markdown(), "markdown"
         case _:
             to_file = arguments.output is not None
             color = not to_file and wants_color(sys.stdout, forbidden=arguments.no_color)
-            return report.to_text(width=width(), color=color)
+            text, form = report.to_text(width=width(), color=color), "text"
+    if timeline is not None:
+        text += "\n" + dress(timeline.described(min(width(), 100)), form)
+    return text

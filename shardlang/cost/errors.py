@@ -85,3 +85,21 @@ class LaidAxis(Mistake):
     def hint(self) -> str:
         """Say how it is freed."""
         return "leave out the slice's shape to solve for it"
+
+
+@dataclass(frozen=True)
+class NotScheduled(Mistake):
+    """A schedule of a plan with sizes or figures left open."""
+
+    code: ClassVar[str] = "SH525"
+    title: ClassVar[str] = "a schedule needs numbers"
+
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"a schedule needs every size and figure, and {', '.join(self.names)} have none"
+
+    def hint(self) -> str:
+        """Say how to give them."""
+        return "give sizes with --set, and figures with --hardware or --set"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TYPE_CHECKING
 
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
@@ -26,6 +26,9 @@ from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.slices import split_shape
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
+
+if TYPE_CHECKING:
+    from shardlang.cost.schedule import Timeline
 
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
@@ -199,6 +202,12 @@ class Report:
 
     def _repr_latex_(self) -> str:
         return self._render("latex", notebook=True)
+
+    def schedule(self, *, hbm: bool = False) -> Timeline:
+        """Simulate the plan's steps, where all is known: see `shardlang.cost.schedule`."""
+        from shardlang.cost.schedule import schedule  # noqa: PLC0415  (it reads reports)
+
+        return schedule(self, hbm=hbm)
 
     def compile(
         self, names: Sequence[str], outputs: str | Sequence[str] = (*TOTALS, "memory")

@@ -10,9 +10,9 @@ of ordinary statements, so that its adjoint, its costs and its text are those of
 
 Each order is planned on its own, with a bound; the answer is the plan that costs least, and its bound the
 least of all bounds. Of up to four operands all trees are orders, of more those that a beam finds by
-FLOPs. Of few products all combinations are planned; of more, one product is changed at a time while
-that helps. Where some order was not planned nothing is proven of it, and the bound is 0. Products with
-`·_LOCAL` stay as they are written.
+FLOPs. With several products one is changed at a time while that helps; where there are few combinations
+the others are planned as well. Where some order was not planned nothing is proven, and the bound is 0.
+Products with `·_LOCAL` stay as they are written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMPLETE = 4
 BEAM = 15
 """How many trees are tried of more operands: as many as four have."""
 
-COMBINED = 64
+COMBINED = 100
 """The most combinations that are all planned, for a proof."""
 
 
@@ -138,13 +138,7 @@ class _Work:
         return self.done[key]
 
     def improve(self) -> None:
-        """Plan all combinations where they are few; else change one product at a time."""
-        counts = [range(len(orders)) for orders in self.orders.values()]
-        every = (dict(zip(self.orders, each, strict=True)) for each in product(*counts))
-        if prod(map(len, counts)) <= COMBINED:
-            for choice in every:
-                self._attempt(choice)
-            return
+        """Change one product at a time while that helps; then plan what is left, where it is little."""
         starts = [dict.fromkeys(self.orders, 0), {p: self._lightest(p) for p in self.orders}]
         best = min(starts, key=self._key)
         todo = list(self.orders)
@@ -155,6 +149,14 @@ class _Work:
             if self._key(better) < self._key(best):
                 best = better
                 todo = [other for other in self.orders if other != place]
+        if self.many <= COMBINED:
+            for each in product(*(range(len(orders)) for orders in self.orders.values())):
+                self._attempt(dict(zip(self.orders, each, strict=True)))
+
+    @property
+    def many(self) -> int:
+        """How many combinations there are."""
+        return prod(len(orders) for orders in self.orders.values())
 
     @property
     def late(self) -> bool:
@@ -182,8 +184,7 @@ class _Work:
 
     def bound(self) -> Fraction:
         """Give the least that any plan in any order costs: 0 where one was not planned."""
-        many = prod(len(orders) for orders in self.orders.values())
-        if self.pruned or len(self.found) < many:
+        if self.pruned or len(self.found) < self.many:
             return Fraction(0)
         return min(each.plan.proof.bound for each in self.found if each.plan.proof)
 

@@ -15,7 +15,6 @@ from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Einsum, ReduceScatt
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, Layout, Mesh, Tensor
 from shardlang.planner.einsum import EinsumPlan, local_ways, plan_einsum
 from shardlang.planner.prices import mesh_of, price, seconds
-from shardlang.planner.product import plan_product
 from shardlang.planner.reshard import layouts, refined, refinements
 from shardlang.rules.collectives import permutable, relayout
 from shardlang.rules.local import local
@@ -104,14 +103,10 @@ def test_no_mesh_no_dims_and_partial_maxima() -> None:
     assert [Einsum] == [
         type(s.op) for s in plan_einsum(Einsum(()), ends[:2], ends[2], none, {"I": 3}).steps
     ]
-    assert plan_product(ends[:2], ends[2], none, {"I": 3}).cost == 0
     most = Layout(((),), frozenset({Axis("X")}), "max")
     largest = ends[0].with_layout(most)
-    for found in (
-        plan_einsum(Einsum(()), (largest, ends[1]), ends[2], mesh_of("X=4"), {"I": 8}),
-        plan_product((largest, ends[1]), ends[2], mesh_of("X=4"), {"I": 8}),
-    ):
-        assert [AllReduce, Einsum] == [type(step.op) for step in found.steps]
+    found = plan_einsum(Einsum(()), (largest, ends[1]), ends[2], mesh_of("X=4"), {"I": 8})
+    assert [AllReduce, Einsum] == [type(step.op) for step in found.steps]
 
 
 def test_a_result_may_have_dims_of_its_own() -> None:
@@ -275,62 +270,6 @@ def test_brute_force_on_three_axes(dims: tuple[str, ...]) -> None:
     rng = random.Random(4)
     for seed in range(4):
         compare("X=2,Y=2,Z=2", dims, sizes_for(rng, 8), seed, "link")
-
-
-PRODUCTS = (
-    ("IJ", "JK", "KL", "IL"), ("IJ", "J", "JK", "IK"), ("IJ", "JK", "L", "I"), ("IJ", "IK", "I"),
-    ("I", "IJ", "J", ""), ("IJ", "JK", "IK"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("dims", PRODUCTS, ids=",".join)
-@pytest.mark.parametrize(("mesh", "prices"), [("X=4,Y=2", "link"), ("X=2,Y=2", "book")])
-def test_brute_force_finds_no_better_order(mesh: str, dims: tuple[str, ...], prices: str) -> None:
-    """Products made in parts: price, FLOPs and collectives equal those of an independent search."""
-    rng = random.Random(8)
-    axes = plain_mesh(mesh)
-    for _ in range(6):
-        shape = sizes_for(rng, 16)
-        states = [
-            rng.choice(exhaustive.all_states(tuple(shape[d] for d in own), axes)) for own in dims
-        ]
-        *inputs, result = (
-            Array(Tensor(n, tuple(map(Dim, own)), DTYPES["int8"]), as_layout(state))
-            for n, own, state in zip(("A", "B", "C", "D"), dims, states, strict=False)
-        )
-        *operands, out = dims
-        best = exhaustive.best_product(operands, states[:-1], out, states[-1], shape, axes, prices)
-        found = plan_product(tuple(inputs), result, mesh_of(mesh), shape, prices)
-        whole = plan_einsum(
-            contraction(tuple(inputs), result), tuple(inputs), result, mesh_of(mesh), shape, prices
-        )
-
-        assert best[1:] == (found.flops, found.collectives)
-        assert Fraction(best[0], exhaustive.SCALE) == found.cost
-        assert found.cost <= whole.cost
-        verify(found, tuple(inputs), result, mesh, shape)
-
-
-def test_a_chain_is_multiplied_in_the_order_of_least_work() -> None:
-    """With nothing to move, `A * B * v` multiplies by the vector first."""
-    ends = array("A[I, J]"), array("B[J, K]"), array("v[K]"), array("C[I]")
-    found = plan_product(ends[:3], ends[3], mesh_of("X=1"), {"I": 8, "J": 8, "K": 8})
-
-    assert (0, 4 * 64) == (found.cost, found.flops)
-    assert ["Tmp", "C"] == [step.output.name for step in found.steps]
-
-
-def test_what_one_operand_sums_alone_is_summed_before_it_moves() -> None:
-    """`A[I_X, J] * B[I] -> C[I]` gathers the sums of A's rows, not A."""
-    ends = array("A[I_X, J]"), array("B[I]"), array("C[I]")
-    sizes = {"I": 64, "J": 64}
-    found = plan_product(ends[:2], ends[2], mesh_of("X=4"), sizes)
-
-    assert 48 == found.cost
-    assert (
-        found.cost
-        <= plan_einsum(Einsum((Dim("J"),)), ends[:2], ends[2], mesh_of("X=4"), sizes).cost
-    )
 
 
 @pytest.mark.parametrize("prices", ["link", "book"])

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shardlang.ir.ops import Coefficient, Linear, Rename
+from shardlang.ir.ops import Coefficient, Compute, Linear
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
-from shardlang.planner.problem import Operation, Problem, Value
+from shardlang.planner.problem import COPY, Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
 from shardlang.planner.reshard import steps_along
 from shardlang.planner.trees import Trees
@@ -159,6 +159,8 @@ class Builder:
     def obtain(self, array: Array, span: Span | None) -> Array:
         """Have a value in a layout that its tree leads to."""
         view = self.problem.alias.get(array.name)
+        if view is not None and view[0] == COPY and array not in self.ends:
+            return self.obtain(Array(view[1], array.layout), span)
         if view is not None:
             return self._view(array, *view, span)
         if array in self.made:
@@ -172,7 +174,7 @@ class Builder:
         source = self.obtain(step.inputs[0], span)
         return self.add(replace(step, inputs=(source,), rule="optimal", span=span))
 
-    def _view(self, array: Array, op: Rename, original: Tensor, span: Span | None) -> Array:
+    def _view(self, array: Array, op: Compute, original: Tensor, span: Span | None) -> Array:
         """Have a view of a value: in every other layout of a pass it gets another name.
 
         A name stands for one computation. An output or gradient that is a view keeps its own.
@@ -244,6 +246,8 @@ class Builder:
                 if value.root is not None and value.section == section:
                     self._terminals(index, None)
             for index, operation in enumerate(self.problem.operations):
+                for array in self.problem.shown.get(index, ()) if section == "forward" else ():
+                    self.obtain(array, None)
                 if operation.section != section:
                     continue
                 self._operation(index, operation)

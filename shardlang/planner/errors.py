@@ -167,6 +167,12 @@ class TooMuchMemory(Mistake):
         return "split what is largest over more axes where it is declared, or raise --memory-limit"
 
 
+def short_by(error: ShardlangError) -> Fraction:
+    """Give the least memory that an error says is needed; 0 for an error of another kind."""
+    found = [d.mistake.peak for d in error.diagnostics if isinstance(d.mistake, TooMuchMemory)]
+    return min(found, default=Fraction(0))
+
+
 _PARTS = {"gathered_peak": "gathered copies", "optimizer": "optimizer state"}
 """Parts of the memory that have other names in prose."""
 

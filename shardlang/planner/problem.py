@@ -12,7 +12,9 @@ gradients as their leaves live, and values in every layout that the text declare
 copies may be kept from the forward to the backward pass is one value in both, as everything else is;
 others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
 those that are named are passed on, and the others made again (`_Again`). A value that is compared with
-its own maximum is reduced once, before it is copied, so that both have the same bits.
+its own maximum is reduced once, before it is copied, so that both have the same bits. A copy is the value
+that it is a copy of, and equal operations of equal values make one value (`_same_values`): it is
+computed once, and moved once.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
@@ -30,7 +32,17 @@ from math import gcd, lcm, prod
 import numpy as np
 
 from shardlang.cost.flops import counts, flops
-from shardlang.ir.ops import Collective, Compute, Equal, Relayout, Rename
+from shardlang.ir.ops import (
+    Coefficient,
+    Collective,
+    Compute,
+    Einsum,
+    Equal,
+    Linear,
+    Op,
+    Relayout,
+    Rename,
+)
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
@@ -49,6 +61,12 @@ WIDEST = 9
 
 LARGEST = 12_000
 """The most layouts of a tensor whose moves are written out."""
+
+COPY = Linear((Coefficient(),))
+"""What gives a value another name."""
+
+Flow = tuple[tuple[Tensor, ...], Tensor, Op]
+"""An operation on whole tensors: operands, result, what is done."""
 
 
 class UnplannableError(Exception):
@@ -162,7 +180,11 @@ class Scale:
 
 @dataclass
 class Problem:
-    """The operations, values and slots of a program; `alias` gives what a view is a view of."""
+    """The operations, values and slots of a program.
+
+    `alias` gives, for a name, the value that has another name as well, and what turns that into this: a
+    Rename, or `COPY`.
+    """
 
     program: Program
     mesh: Mesh
@@ -172,9 +194,11 @@ class Problem:
     operations: list[Operation] = field(default_factory=list[Operation])
     values: list[Value] = field(default_factory=list[Value])
     slots: list[Slot] = field(default_factory=list[Slot])
-    alias: dict[str, tuple[Rename, Tensor]] = field(
-        default_factory=dict[str, "tuple[Rename, Tensor]"]
+    alias: dict[str, tuple[Compute, Tensor]] = field(
+        default_factory=dict[str, "tuple[Compute, Tensor]"]
     )
+    shown: dict[int, list[Array]] = field(default_factory=dict[int, "list[Array]"])
+    """Outputs that are other values' names, by the number of operations that the text has before them."""
     found: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     split: frozenset[str] = frozenset()
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
@@ -351,21 +375,23 @@ def build(
     problem.homes.update((array.name, array) for array in book.cotangents)
     computed = [s for s in program.statements if not relays(s)]
     lines = () if forward_only else adjoint(program, [output.tensor for output in book.outputs])
-    flow = [(tuple(use.tensor for use in s.operands), s.result, s.op) for s in computed]
+    flow: list[Flow] = [(tuple(u.tensor for u in s.operands), s.result, s.op) for s in computed]
     flow += [(line.operands, line.result, line.op) for line in lines]
-    for operands, result, op in flow:
-        if isinstance(op, Rename):
-            problem.alias[result.name] = (op, operands[0])
+    flow = _same_values(problem, flow, {array.name for array in book.outputs})
     had = _had(problem, book)
     needed = {problem.original(array.tensor).name for array, _ in had}
     for operands, result, _ in reversed(flow):
         if result.name in needed:
             needed.update(operand.name for operand in operands)
     stated = _stated(problem, book)
+    outputs = {array.name: array for array in book.outputs}
     for s in program.statements:
+        if s.result.name in outputs and s.result.name in problem.alias:
+            before = problem.shown.setdefault(len(problem.operations), [])
+            before.append(outputs[s.result.name])
         moves = relays(s) or isinstance(s.op, Relayout)
         dead = s.result.name not in needed or (moves and id(s) not in stated)
-        if not dead and not isinstance(s.op, Rename):
+        if not dead and s.result.name not in problem.alias:
             problem.add(_operation(s, "forward"), only=stated.get(id(s)))
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
@@ -381,6 +407,56 @@ def build(
             raise UnplannableError(f"{value.tensor.name} is compared, and declared unreduced")
     _measure(problem, book)
     return problem
+
+
+def _same_values(problem: Problem, flow: Iterable[Flow], outputs: Collection[str]) -> list[Flow]:
+    """Find the names that are other values' names too; give the flow with what they come from.
+
+    These are views, copies, and what equal operations make of equal operands. Where the text says how
+    a value is moved, made or saved, it is a value of its own; so is a copy of a parameter, since of
+    those not all passes have the same copies. An output stays what nothing reads.
+    """
+    program = problem.program
+    apart = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
+    apart |= set() if program.save.everything else program.save.names
+    for s in program.statements:
+        if isinstance(s.op, Relayout) or s.keep_unreduced:
+            apart.add(s.result.name)
+    known: dict[object, Tensor] = {}
+    found: list[Flow] = []
+    for operands, result, op in flow:
+        if isinstance(op, Rename):
+            problem.alias[result.name] = (op, operands[0])
+        elif result.name not in apart and not isinstance(op, Relayout):
+            first = operands[0]
+            copied = op == COPY and (first.dims, first.dtype) == (result.dims, result.dtype)
+            if copied and problem.original(first).name not in apart:
+                same = first
+            else:
+                meaning = _meaning(problem, operands, result, op)
+                same = known.get(meaning, result)
+                if result.name not in outputs:
+                    known.setdefault(meaning, result)
+            if same.name != result.name:
+                problem.alias[result.name] = (COPY, same)
+                found.append(((same,), result, COPY))
+                continue
+        found.append((operands, result, op))
+    return found
+
+
+def _meaning(
+    problem: Problem, operands: Sequence[Tensor], result: Tensor, op: Compute
+) -> tuple[object, ...]:
+    """Give what two operations have alike that make the same numbers, in whatever order they read."""
+    read: list[object] = [(problem.original(o).name, o.dims) for o in operands]
+    what: object = op
+    if isinstance(op, Einsum):
+        read, what = sorted(read, key=repr), (Einsum, frozenset(op.contracted))
+    elif isinstance(op, Linear):
+        read = sorted(zip(read, op.coefficients, strict=True), key=repr)
+        what = (Linear, op.constant)
+    return (what, tuple(read), result.dims, result.dtype)
 
 
 def _refuse(program: Program) -> None:
@@ -478,7 +554,7 @@ def _backward(
 
     `again` brings what they read of the forward pass, where that is not all at hand.
     """
-    lines = [line for line in lines if not isinstance(line.op, Rename)]
+    lines = [line for line in lines if line.result.name not in problem.alias]
     readers = Counter(problem.original(o).name for line in lines for o in line.operands)
     taken = {problem.original(g.gradient.tensor).name for g in book.gradients} | set(problem.homes)
     sums = {

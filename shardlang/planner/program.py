@@ -11,9 +11,10 @@ the choice; the plan's program names the parameters of which some are, on its `s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from time import monotonic
 
 from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import load_hardware
@@ -21,8 +22,9 @@ from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
 from shardlang.passes.keep import alternatives, kept_copies
-from shardlang.planner.errors import NoHardware, placed, wrong
+from shardlang.planner.errors import NoHardware, placed, short_by, wrong
 from shardlang.planner.memory import plan_within
+from shardlang.planner.orders import Ordered, plans_in_orders
 from shardlang.planner.overlap import plan_overlapped
 from shardlang.planner.parts import best_of_parts
 from shardlang.planner.prices import price, Prices, prices_of, seconds
@@ -56,10 +58,21 @@ def best_plan(
     table = prices_of(prices)
     limit = None if memory_limit is None else Fraction(memory_limit)
 
-    def find(program: Program, seconds_left: float) -> Plan:
+    def task_of(program: Program) -> Task:
+        return Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
+
+    def find(program: Program, budget: float) -> Plan:
         aim = aim_of(program, objective, hardware, table)
-        task = Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
-        return _planned(task, aim, limit, seconds_left)
+        end = monotonic() + budget
+        found = plans_in_orders(
+            program,
+            lambda each, seconds_left: _planned(task_of(each), aim, seconds_left),
+            aim.of,
+            budget=budget if limit is None else budget / 2,
+        )
+        if limit is None:
+            return found[0].plan
+        return _within(found, task_of, aim, limit, end)
 
     try:
         if sub_axes is None and aim_of(program, objective, hardware, table).objective != "bytes":
@@ -104,15 +117,41 @@ def aim_of(
     return Aim(objective or "time", seconds(bandwidths, prices=prices), Fraction(peak))
 
 
-def _planned(task: Task, aim: Aim, limit: Fraction | None, budget: float) -> Plan:
-    """Find the best plan, then, where that takes too much memory, the best of those found that fit."""
-    share = budget if limit is None else budget / 2
+def _planned(task: Task, aim: Aim, budget: float) -> Plan:
+    """Find the best plan, whatever memory it takes."""
     if aim.objective == "time":
-        plan = plan_overlapped(task, aim, budget=share)
-    else:
-        rate = None if aim.objective == "bytes" else aim.rate
-        plan = solve(task, aim.prices, rate=rate, budget=share)
-    return plan if limit is None else plan_within(task, aim, plan, limit, budget=budget - share)
+        return plan_overlapped(task, aim, budget=budget)
+    rate = None if aim.objective == "bytes" else aim.rate
+    return solve(task, aim.prices, rate=rate, budget=budget)
+
+
+def _within(
+    found: Sequence[Ordered],
+    task_of: Callable[[Program], Task],
+    aim: Aim,
+    limit: Fraction,
+    end: float,
+) -> Plan:
+    """Find the best plan that fits, from the best plans of each order of the products.
+
+    Raises `ShardlangError` where none fits, with what the leanest takes.
+    """
+    best: Plan | None = None
+    errors: list[ShardlangError] = []
+    for number, each in enumerate(found):
+        if best is not None and aim.of(best)[0] <= aim.of(each.plan)[0]:
+            break  # the best of every order that is left costs no less without a limit
+        share = max(end - monotonic(), 0.0) / (2 if number + 1 < len(found) else 1)
+        try:
+            plan = plan_within(task_of(each.program), aim, each.plan, limit, budget=share)
+        except ShardlangError as error:
+            errors.append(error)
+            continue
+        if best is None or aim.of(plan) < aim.of(best):
+            best = plan
+    if best is None:
+        raise min(errors, key=short_by)
+    return best
 
 
 def _holdings(plan: Plan, prices: Prices) -> tuple[Holding, ...]:

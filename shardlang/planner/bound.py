@@ -13,7 +13,7 @@ A way whose own min-marginal lies above the cost of a known plan is in no better
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class Charges:
     trees: dict[int, Trees]
     """The cost functions of the values, in the states that are left."""
     bound: float = float("-inf")
+    above: dict[int, Vector] = field(default_factory=dict[int, Vector])
+    """By operation, how much more than the bound each way costs at least."""
 
     def copy(self) -> Charges:
         """Give one that can be changed apart; domains are replaced and never changed."""
@@ -64,6 +66,7 @@ class Charges:
             dict(self.single),
             dict(self.trees),
             self.bound,
+            dict(self.above),
         )
 
 
@@ -315,6 +318,7 @@ class Bound:
             keep = np.flatnonzero(above + at.bound < limit)
             if not len(keep):
                 return False
+            at.above[op] = above[keep]
             if len(keep) < len(total):
                 at.domains[op] = domain.only(keep)
                 self.allow(at, op)

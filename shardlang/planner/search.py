@@ -27,15 +27,18 @@ from shardlang.planner.trees import Given, Marginals
 Assignment = dict[int, int]
 """The number of the way that each operation is done in."""
 
-PATIENCE = 6
-"""Rounds of sweeps without a rise worth mentioning before the search branches."""
+FAR = 4.0
+"""Of how many more such rises the bound has to be away from the best plan for the search to branch,"""
+
+FEWER = 0.9
+"""unless no more than this part of the ways is left."""
 
 
 SLOW = 0.2
 """The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
 
-GUESSES = 3
-"""How many suppositions the search makes before it goes on without."""
+WIDE = 0.1
+"""How far the bound is below the best plan, as a part of its cost, for the search to suppose one between."""
 
 TIES = 3
 """Rounds and branchings that are spent on ties once no plan can move less."""
@@ -203,14 +206,15 @@ class Search:
         if not self._raise(root, everything, slow=SLOW):
             return self._found(self.cost)
         lowest = root.bound
-        for left in reversed(range(GUESSES + 1)):
-            half = lowest + (self.cost - lowest) / 2
-            self.guess = half if left and not self.settled(lowest) else float("inf")
+        while self.cost - lowest > WIDE * self.cost and not self.settled(lowest):
+            self.guess = lowest + (self.cost - lowest) / 2
             rest = self._explore(root.copy(), everything)
             if rest is not None or self.cost <= self.guess:
-                lowest = self.cost if rest is None else max(lowest, min(rest, self.guess))
-                break
+                return self._found(self.cost if rest is None else max(lowest, rest))
             lowest = self.guess
+        self.guess = float("inf")
+        rest = self._explore(root, everything)
+        lowest = self.cost if rest is None else max(lowest, rest)
         return self._found(lowest)
 
     def _found(self, lowest: float) -> Found:
@@ -242,57 +246,63 @@ class Search:
     def _raise(
         self, at: Charges, everything: Charges, rounds: int = 1000, slow: float = 0.0
     ) -> bool:
-        """Raise a bound until it meets the best plan, rises no more, or time is over.
+        """Raise a bound until it meets the best plan, rises too slowly, or time is over.
 
         It ends as well when it closes less than a part of the gap that is `slow`. Says whether
         something better may be left.
         """
-        still = proven = 0
+        proven = 0
         for turn in range(rounds):
-            before = at.bound
-            if not ascend(self.bound, at, self.limit, 2, self.late):
+            before, ways = at.bound, _ways(at)
+            if not ascend(self.bound, at, self.limit, 1, self.late):
                 return False
-            self.sweeps += 2
+            self.sweeps += 1
             proven += self.settled(at.bound)
             if self.late() or proven > TIES:
                 return True
-            if proven == 1 or turn in (0, 1, 2, 4, 8, 16) or turn % 32 == 0:
-                ways = self.fill(at)
-                self.offer(ways)
-                self.offer(self.improve(ways, everything))
+            if proven == 1 or turn in (0, 2, 4, 8, 16) or turn % 32 == 0:
+                filled = self.fill(at)
+                self.offer(filled)
+                self.offer(self.improve(filled, everything))
                 if at.bound >= self.limit:
                     return False
-            gap = self.cost - before
-            still = still + 1 if at.bound - before < 0.01 * gap else 0
-            if turn > 1 and at.bound - before < slow * gap:
-                return at.bound < self.limit
-            if still >= PATIENCE or all(len(d.ways) == 1 for d in at.domains.values()):
-                return at.bound < self.limit
+            left = _ways(at)
+            if left == len(at.domains):
+                break
+            rise = at.bound - before
+            slowly = rise < slow * (self.cost - before) / 2
+            if turn and (slowly or (self.limit - at.bound > FAR * rise and left > FEWER * ways)):
+                break
         return at.bound < self.limit
 
     def branch(self, at: Charges) -> list[Charges]:
-        """Split the ways of the operation that the bound is least sure of in two or more parts."""
+        """Split the ways of an operation in the best one and the others.
+
+        It is the operation of which the bound tells the best one apart by the most.
+        """
         open_ = [op for op, domain in at.domains.items() if len(domain.ways) > 1]
         if not open_:
             self.offer({op: int(domain.ways[0]) for op, domain in at.domains.items()})
             return []
-        op = min(open_, key=lambda each: len(at.domains[each].ways))
-        total = self.bound.totals(at, op)
-        order = np.argsort(total, kind="stable")
-        parts = (
-            [order[:1], order[1:]]
-            if len(order) > 4
-            else [order[i : i + 1] for i in range(len(order))]
-        )
+        def gain(op):
+            g=np.sort(at.above[op])
+            return (g[0]+g[1], -len(g))
+        op = max(open_, key=gain)
+        order = np.argsort(at.above[op], kind="stable")
         children: list[Charges] = []
-        for part in parts:
+        for part in (order[:1], order[1:]):
             child = at.copy()
             child.domains[op] = at.domains[op].only(np.sort(part))
             self.bound.allow(child, op)
-            child.bound = self.bound.least(child)
+            child.bound = max(at.bound, at.bound + float(at.above[op][part].min()))
             if child.bound < self.limit:
                 children.append(child)
         return children
+
+
+def _ways(at: Charges) -> int:
+    """Count the ways that are left."""
+    return sum(len(domain.ways) for domain in at.domains.values())
 
 
 def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool]) -> Found:

@@ -30,6 +30,8 @@ Assignment = dict[int, int]
 FAR = 4.0
 """Of how many more such rises the bound has to be away from the best plan for the search to branch,"""
 
+MANY = 100
+
 FEWER = 0.9
 """unless no more than this part of the ways is left."""
 
@@ -208,10 +210,11 @@ class Search:
         lowest = root.bound
         while self.cost - lowest > WIDE * self.cost and not self.settled(lowest):
             self.guess = lowest + (self.cost - lowest) / 2
-            rest = self._explore(root.copy(), everything)
+            at = root.copy()
+            rest = self._explore(at, everything)
             if rest is not None or self.cost <= self.guess:
                 return self._found(self.cost if rest is None else max(lowest, rest))
-            lowest = self.guess
+            lowest, root.charge = self.guess, at.charge
         self.guess = float("inf")
         rest = self._explore(root, everything)
         lowest = self.cost if rest is None else max(lowest, rest)
@@ -271,7 +274,8 @@ class Search:
                 break
             rise = at.bound - before
             slowly = rise < slow * (self.cost - before) / 2
-            if turn and (slowly or (self.limit - at.bound > FAR * rise and left > FEWER * ways)):
+            far = FAR if left < MANY * len(at.domains) else 4 * FAR
+            if turn and (slowly or (self.limit - at.bound > far * rise and left > FEWER * ways)):
                 break
         return at.bound < self.limit
 

@@ -39,7 +39,7 @@ FEWER = 0.9
 SLOW = 0.2
 """The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
 
-WIDE = 0.1
+WIDE = 0.08
 """How far the bound is below the best plan, as a part of its cost, for the search to suppose one between."""
 
 TIES = 3
@@ -208,16 +208,17 @@ class Search:
         if not self._raise(root, everything, slow=SLOW):
             return self._found(self.cost)
         lowest = root.bound
-        while self.cost - lowest > WIDE * self.cost and not self.settled(lowest):
-            self.guess = lowest + (self.cost - lowest) / 2
+        while True:
+            self.guess = float("inf")
             at = root.copy()
             rest = self._explore(at, everything)
-            if rest is not None or self.cost <= self.guess:
-                return self._found(self.cost if rest is None else max(lowest, rest))
-            lowest, root.charge = self.guess, at.charge
-        self.guess = float("inf")
-        rest = self._explore(root, everything)
-        lowest = self.cost if rest is None else max(lowest, rest)
+            if rest is not None:
+                lowest = max(lowest, rest)
+                break
+            lowest = min(self.guess, self.cost)
+            if lowest == self.cost:
+                break
+            root.charge = at.charge
         return self._found(lowest)
 
     def _found(self, lowest: float) -> Found:
@@ -227,8 +228,12 @@ class Search:
         """Search the plans below the limit; give the least that those not looked at cost, if any."""
         heap: list[tuple[float, int, Charges]] = []
         order = count()
-        if self._raise(root, everything):
-            heappush(heap, (root.bound, next(order), root))
+        while self._raise(root, everything):
+            wide = self.limit - root.bound > WIDE * self.limit
+            if self.late() or not wide or self.settled(root.bound):
+                heappush(heap, (root.bound, next(order), root))
+                break
+            self.guess = root.bound + (self.limit - root.bound) / 2
         while heap:
             bound, _, at = heappop(heap)
             if bound >= self.limit:

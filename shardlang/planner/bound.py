@@ -268,14 +268,13 @@ class Bound:
         later = [s for s in own if (self.rank["operation", slots[s].op] > here) == forward]
         if not later or all(s in at.single for s in own):
             return
-        for left, slot in enumerate(reversed(later), 1):
-            found = self.marginals(at, index)
+        found = self.marginals(at, index)
+        limit = found.least + self.problem.most
+        for slot in later:
             side = found.sources if slots[slot].source else found.targets
             vector = side[slots[slot].place]
             assert vector is not None
-            limit = found.least + self.problem.most
-            share = len(later) + 1 - left
-            self._charge(at, slot, np.floor(np.minimum(vector, limit) / share))
+            self._charge(at, slot, np.floor(np.minimum(vector, limit) / len(later)))
 
     def _charge(self, at: Charges, slot: int, more: Vector) -> None:
         """Add to the charges of a slot.

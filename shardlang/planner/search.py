@@ -30,8 +30,7 @@ Assignment = dict[int, int]
 FAR = 4.0
 """Of how many more such rises the bound has to be away from the best plan for the search to branch,"""
 
-MANY = 100
-
+DROP = 0.75
 FEWER = 0.9
 """unless no more than this part of the ways is left."""
 
@@ -39,7 +38,7 @@ FEWER = 0.9
 SLOW = 0.2
 """The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
 
-WIDE = 0.08
+WIDE = 0.12
 """How far the bound is below the best plan, as a part of its cost, for the search to suppose one between."""
 
 TIES = 3
@@ -210,30 +209,31 @@ class Search:
         lowest = root.bound
         while True:
             self.guess = float("inf")
-            at = root.copy()
-            rest = self._explore(at, everything)
+            rest = self._explore(root.copy(), everything, lowest)
             if rest is not None:
                 lowest = max(lowest, rest)
                 break
             lowest = min(self.guess, self.cost)
             if lowest == self.cost:
                 break
-            root.charge = at.charge
         return self._found(lowest)
 
     def _found(self, lowest: float) -> Found:
         return Found(self.best, self.cost, min(lowest, self.cost), self.nodes, self.sweeps)
 
-    def _explore(self, root: Charges, everything: Charges) -> float | None:
-        """Search the plans below the limit; give the least that those not looked at cost, if any."""
+    def _explore(self, root: Charges, everything: Charges, lowest: float) -> float | None:
+        """Search the plans below the limit; give the least that those not looked at cost, if any.
+
+        While the bound is far from the best plan and rises slowly, a plan between them is supposed.
+        """
         heap: list[tuple[float, int, Charges]] = []
         order = count()
-        while self._raise(root, everything):
-            wide = self.limit - root.bound > WIDE * self.limit
-            if self.late() or not wide or self.settled(root.bound):
+        while self._raise(root, everything, fewer=DROP):
+            gap = self.limit - max(root.bound, lowest)
+            if self.late() or gap < WIDE * self.limit or self.settled(root.bound):
                 heappush(heap, (root.bound, next(order), root))
                 break
-            self.guess = root.bound + (self.limit - root.bound) / 2
+            self.guess = self.limit - gap / 3
         while heap:
             bound, _, at = heappop(heap)
             if bound >= self.limit:
@@ -252,7 +252,12 @@ class Search:
         return bound // digit == self.cost // digit
 
     def _raise(
-        self, at: Charges, everything: Charges, rounds: int = 1000, slow: float = 0.0
+        self,
+        at: Charges,
+        everything: Charges,
+        rounds: int = 1000,
+        slow: float = 0.0,
+        fewer: float = FEWER,
     ) -> bool:
         """Raise a bound until it meets the best plan, rises too slowly, or time is over.
 
@@ -279,8 +284,8 @@ class Search:
                 break
             rise = at.bound - before
             slowly = rise < slow * (self.cost - before) / 2
-            far = FAR if left < MANY * len(at.domains) else 4 * FAR
-            if turn and (slowly or (self.limit - at.bound > far * rise and left > FEWER * ways)):
+            far = self.limit - at.bound > FAR * rise
+            if turn and (slowly or (far and left > fewer * ways)):
                 break
         return at.bound < self.limit
 

@@ -228,20 +228,13 @@ class Bound:
             None if made.inner is None else made.inner - paid,
         )
 
-    def least(self, at: Charges) -> float:
-        """Give the lower bound: the sum of what the parts cost at least."""
-        total = 0.0
-        for op in self.ops:
-            total += float(self.totals(at, op).min())
-        for value in self.active:
-            total += self.marginals(at, value).least
-        return total
-
     # Ascent ---------------------------------------------------------------------------------
 
-    def sweep(self, at: Charges, *, forward: bool) -> None:
-        """Move charges along the order once, or back."""
+    def sweep(self, at: Charges, late: Callable[[], bool], *, forward: bool) -> None:
+        """Move charges along the order once, or back, in time."""
         for part in self.order if forward else reversed(self.order):
+            if late():
+                return
             self._hand_on(at, part, forward=forward)
 
     def _hand_on(self, at: Charges, part: tuple[str, int], *, forward: bool) -> None:
@@ -338,13 +331,8 @@ class Bound:
             at.trees[value] = trees.only(nodes)
 
 
-def ascend(bound: Bound, at: Charges, limit: float, sweeps: int, late: Callable[[], bool]) -> bool:
-    """Raise the bound by some sweeps both ways, in time; say whether it stays below a limit."""
-    for _ in range(sweeps):
-        if late():
-            break
-        bound.sweep(at, forward=True)
-        bound.sweep(at, forward=False)
-        if not bound.shrink(at, limit) or at.bound >= limit:
-            return False
-    return True
+def ascend(bound: Bound, at: Charges, limit: float, late: Callable[[], bool]) -> bool:
+    """Raise the bound by a sweep both ways, in time; say whether it stays below a limit."""
+    bound.sweep(at, late, forward=True)
+    bound.sweep(at, late, forward=False)
+    return late() or (bound.shrink(at, limit) and at.bound < limit)

@@ -5,9 +5,9 @@ of the bound while that rises, and where a gap is left splits the ways of an ope
 the part of the lowest bound. It can stop at any time with the best plan so far and the least that any
 plan costs.
 
-Where the bound comes nearer to the best plan slowly, the search supposes that there is a plan below a
-cost half way between the two. Few ways are in such plans, so that this is soon settled: either one is
-found, and then the best of all is among them, or there is none, and that cost is a bound.
+Where the bound is far from the best plan and comes nearer slowly, the search supposes that there is a
+plan below a cost between the two. Few ways are in such plans, so that this is soon settled: either one
+is found, and then the best of all is among them, or there is none, and that cost is a bound.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from shardlang.planner.trees import Given, Marginals
 Assignment = dict[int, int]
 """The number of the way that each operation is done in."""
 
+SLOW = 0.1
+"""The part of the gap that a sweep both ways closes at least before the search begins to suppose."""
+
 FAR = 4.0
-"""Of how many more such rises the bound has to be away from the best plan for the search to branch,"""
+"""How many more such rises a bound is away from the best plan if it rises too slowly,"""
+
+FEWER = 0.9
+"""unless it leaves no more than this part of the ways;"""
 
 DROP = 0.75
-FEWER = 0.9
-"""unless no more than this part of the ways is left."""
+"""and this part before anything is branched on."""
 
-
-SLOW = 0.2
-"""The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
-
-WIDE = 0.12
-"""How far the bound is below the best plan, as a part of its cost, for the search to suppose one between."""
+WIDE = 0.15
+"""The gap, as a part of the best cost, above which the search supposes a plan in it before it branches."""
 
 TIES = 3
 """Rounds and branchings that are spent on ties once no plan can move less."""
@@ -203,19 +204,16 @@ class Search:
         self.offer(self.fill(everything, begin))
         self.offer(self.improve(self.best, everything))
         root = everything.copy()
-        root.bound = self.bound.least(root)
+        root.bound = sum(float(domain.cost.min()) for domain in root.domains.values())
         if not self._raise(root, everything, slow=SLOW):
             return self._found(self.cost)
         lowest = root.bound
-        while True:
+        while lowest < self.cost:
             self.guess = float("inf")
             rest = self._explore(root.copy(), everything, lowest)
             if rest is not None:
-                lowest = max(lowest, rest)
-                break
+                return self._found(max(lowest, rest))
             lowest = min(self.guess, self.cost)
-            if lowest == self.cost:
-                break
         return self._found(lowest)
 
     def _found(self, lowest: float) -> Found:
@@ -267,7 +265,7 @@ class Search:
         proven = 0
         for turn in range(rounds):
             before, ways = at.bound, _ways(at)
-            if not ascend(self.bound, at, self.limit, 1, self.late):
+            if not ascend(self.bound, at, self.limit, self.late):
                 return False
             self.sweeps += 1
             proven += self.settled(at.bound)
@@ -283,7 +281,7 @@ class Search:
             if left == len(at.domains):
                 break
             rise = at.bound - before
-            slowly = rise < slow * (self.cost - before) / 2
+            slowly = rise < slow * (self.cost - before)
             far = self.limit - at.bound > FAR * rise
             if turn and (slowly or (far and left > fewer * ways)):
                 break
@@ -292,23 +290,26 @@ class Search:
     def branch(self, at: Charges) -> list[Charges]:
         """Split the ways of an operation in the best one and the others.
 
-        It is the operation of which the bound tells the best one apart by the most.
+        It is the operation of which the bound tells the second best one apart by the most.
         """
         open_ = [op for op, domain in at.domains.items() if len(domain.ways) > 1]
         if not open_:
             self.offer({op: int(domain.ways[0]) for op, domain in at.domains.items()})
             return []
-        def gain(op):
-            g=np.sort(at.above[op])
-            return (g[0]+g[1], -len(g))
-        op = max(open_, key=gain)
+
+        def apart(op: int) -> tuple[float, int]:
+            first, second = np.partition(at.above[op], 1)[:2]
+            return float(first + second), -len(at.above[op])
+
+        op = max(open_, key=apart)
         order = np.argsort(at.above[op], kind="stable")
         children: list[Charges] = []
         for part in (order[:1], order[1:]):
             child = at.copy()
             child.domains[op] = at.domains[op].only(np.sort(part))
             self.bound.allow(child, op)
-            child.bound = max(at.bound, at.bound + float(at.above[op][part].min()))
+            child.above[op] = at.above[op][np.sort(part)]
+            child.bound = at.bound + float(child.above[op].min())
             if child.bound < self.limit:
                 children.append(child)
         return children

@@ -83,8 +83,13 @@ def saving(seed: int) -> Saving:
 
 
 def check(problem: Small, text: str, extra: int = 0) -> Plan:
-    """Hold a plan of both passes against brute force, with a price that every plan pays."""
-    plan = sl.lower(sl.parse(text), "optimal", prices=problem.network, sub_axes=False)
+    """Hold a plan of both passes against brute force, with a price that every plan pays.
+
+    Neither keeps a parameter's gathered copies for the backward pass.
+    """
+    plan = sl.lower(
+        sl.parse(text), "optimal", prices=problem.network, keep_gathered=False, sub_axes=False
+    )
     assert plan.proof is not None, text
     assert plan.proof.optimal, text
     assert plan.proof.cost == moved(plan, problem.network)

@@ -1,8 +1,8 @@
 """Print how long the best plans of layers take to find, how sure they are, and what they save.
 
-Forward and backward together, at the `link` prices; seconds are CPU time. `gap` is how far above the least the plan can be
-at most; `of book` is its bytes over those of the book plan. With `--growth`, it prints instead how
-time and peak memory grow with axes, dims and layers, a process each.
+Forward and backward together, at the `link` prices; seconds are CPU time. `gap` is how far above the
+least the plan can be at most; `of book` is its bytes over those of the book plan. With `--growth`, it
+prints instead how time and peak memory grow with axes, dims and layers, a process each.
 """
 
 from __future__ import annotations

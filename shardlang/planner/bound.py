@@ -280,7 +280,7 @@ class Bound:
         charge = at.charge[slot] + more
         left = at.allowed[slot] == 0.0
         charge -= charge[left].min()
-        charge[~left] = at.charge[slot][~left]
+        charge[~left] = 0.0
         at.charge[slot] = np.minimum(charge, min(most, 2 * self.problem.most))
 
     def shrink(self, at: Charges, limit: float) -> bool:

@@ -96,6 +96,10 @@ def test_weights_spread_as_a_table_says(seed):
     for each in (moves, moves.table(np.arange(len(codes)))):
         assert after.tolist() == each.after(weights).tolist()
         assert before.tolist() == each.before(weights).tolist()
+        both = np.array([weights, weights[::-1]])
+        turned = (right + weights[::-1, None]).min(axis=0), (right + weights[::-1]).min(axis=1)
+        assert [after.tolist(), turned[0].tolist()] == each.after(both).tolist()
+        assert [before.tolist(), turned[1].tolist()] == each.before(both).tolist()
 
 
 def test_small_networks_are_tables():

@@ -398,7 +398,8 @@ def test_suppositions_change_no_answer(seed, monkeypatch):
     problem, both = small(seed)
     program = sl.parse(problem.text())
     plan = plan_program(program, problem.network, forward_only=not both, budget=30)
-    monkeypatch.setattr("shardlang.planner.search.SLOW", 2.0)
+    for name, part in {"SLOW": 2.0, "FAR": 0.0, "DROP": 0.0, "WIDE": 0.001}.items():
+        monkeypatch.setattr(f"shardlang.planner.search.{name}", part)
     other = plan_program(program, problem.network, forward_only=not both, budget=30)
 
     assert plan.proof == other.proof
@@ -632,6 +633,27 @@ def test_without_time_the_book_plan_is_a_floor():
     assert not plan.proof.optimal
     assert plan.proof.bound < plan.proof.cost <= moved(sl.lower(program))
     assert print_plan(plan).startswith("// best found: ")
+
+
+def test_time_that_ends_in_the_middle_leaves_a_plan_and_a_bound(monkeypatch):
+    """Wherever the clock stops set-up or search, the plan is sound and the bound below the least."""
+    program = sl.load(EXAMPLES / "attention.shd")
+    least = plan_program(program).proof
+    assert least is not None
+    assert least.optimal
+    gaps: list[Fraction] = []
+    for ticks in (1, 30, 100, 300, 1000, 3000):
+        clock = itertools.count()
+        monkeypatch.setattr("shardlang.planner.solve.monotonic", lambda clock=clock: next(clock))
+        plan = plan_program(program, budget=ticks)
+        assert plan.proof is not None
+        assert plan.proof.bound <= least.cost <= plan.proof.cost == moved(plan)
+        printed = sl.parse(print_plan(plan))
+        assert [x for x in check(printed, explicit=True) if x.severity == "error"] == []
+        gaps.append(plan.proof.gap)
+
+    assert gaps[0] == 1
+    assert any(0 < gap < 1 for gap in gaps)
 
 
 def test_what_has_no_model_is_lowered_by_the_rules():

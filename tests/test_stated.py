@@ -83,7 +83,10 @@ def saving(seed: int) -> Saving:
 
 
 def check(problem: Small, text: str, extra: int = 0) -> Plan:
-    """Hold a plan of both passes against brute force, with a price that every plan pays."""
+    """Hold a plan of both passes against brute force, with a price that every plan pays.
+
+    Neither keeps a parameter's gathered copies for the backward pass.
+    """
     plan = sl.lower(
         sl.parse(text), "optimal", prices=problem.network, keep_gathered=False, sub_axes=False
     )

@@ -247,11 +247,10 @@ def _found(proof: Proof) -> str:
         found, least = f"{name} = {amount(proof.cost, 's')} ({proof.prices})", "takes less"
     if proof.optimal:
         return f"optimal: {found}, no plan {least}"
+    least = "the optimum" if proof.fit is None else "the least"
     if not proof.bound:
         return f"best found: {found}, nothing is proven"
-    above = f"{float(100 * proof.gap):.2g}% above"
-    least = "the optimum" if proof.fit is None else "the least"
-    return f"best found: {found}, at most {above} {least}"
+    return f"best found: {found}, at most {float(100 * proof.gap):.2g}% above {least}"
 
 
 def print_plan(plan: Plan) -> str:

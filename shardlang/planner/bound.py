@@ -13,7 +13,7 @@ A way whose own min-marginal lies above the cost of a known plan is in no better
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class Charges:
     trees: dict[int, Trees]
     """The cost functions of the values, in the states that are left."""
     bound: float = float("-inf")
+    above: dict[int, Vector] = field(default_factory=dict[int, Vector])
+    """By operation, how much more than the bound each way costs at least."""
 
     def copy(self) -> Charges:
         """Give one that can be changed apart; domains are replaced and never changed."""
@@ -64,6 +66,7 @@ class Charges:
             dict(self.single),
             dict(self.trees),
             self.bound,
+            dict(self.above),
         )
 
 
@@ -225,20 +228,13 @@ class Bound:
             None if made.inner is None else made.inner - paid,
         )
 
-    def least(self, at: Charges) -> float:
-        """Give the lower bound: the sum of what the parts cost at least."""
-        total = 0.0
-        for op in self.ops:
-            total += float(self.totals(at, op).min())
-        for value in self.active:
-            total += self.marginals(at, value).least
-        return total
-
     # Ascent ---------------------------------------------------------------------------------
 
-    def sweep(self, at: Charges, *, forward: bool) -> None:
-        """Move charges along the order once, or back."""
+    def sweep(self, at: Charges, late: Callable[[], bool], *, forward: bool) -> None:
+        """Move charges along the order once, or back, in time."""
         for part in self.order if forward else reversed(self.order):
+            if late():
+                return
             self._hand_on(at, part, forward=forward)
 
     def _hand_on(self, at: Charges, part: tuple[str, int], *, forward: bool) -> None:
@@ -265,14 +261,13 @@ class Bound:
         later = [s for s in own if (self.rank["operation", slots[s].op] > here) == forward]
         if not later or all(s in at.single for s in own):
             return
-        for left, slot in enumerate(reversed(later), 1):
-            found = self.marginals(at, index)
+        found = self.marginals(at, index)
+        limit = found.least + self.problem.most
+        for slot in later:
             side = found.sources if slots[slot].source else found.targets
             vector = side[slots[slot].place]
             assert vector is not None
-            limit = found.least + self.problem.most
-            share = len(later) + 1 - left
-            self._charge(at, slot, np.floor(np.minimum(vector, limit) / share))
+            self._charge(at, slot, np.floor(np.minimum(vector, limit) / len(later)))
 
     def _charge(self, at: Charges, slot: int, more: Vector) -> None:
         """Add to the charges of a slot.
@@ -315,6 +310,7 @@ class Bound:
             keep = np.flatnonzero(above + at.bound < limit)
             if not len(keep):
                 return False
+            at.above[op] = above[keep]
             if len(keep) < len(total):
                 at.domains[op] = domain.only(keep)
                 self.allow(at, op)
@@ -335,13 +331,8 @@ class Bound:
             at.trees[value] = trees.only(nodes)
 
 
-def ascend(bound: Bound, at: Charges, limit: float, sweeps: int, late: Callable[[], bool]) -> bool:
-    """Raise the bound by some sweeps both ways, in time; say whether it stays below a limit."""
-    for _ in range(sweeps):
-        if late():
-            break
-        bound.sweep(at, forward=True)
-        bound.sweep(at, forward=False)
-        if not bound.shrink(at, limit) or at.bound >= limit:
-            return False
-    return True
+def ascend(bound: Bound, at: Charges, limit: float, late: Callable[[], bool]) -> bool:
+    """Raise the bound by a sweep both ways, in time; say whether it stays below a limit."""
+    bound.sweep(at, late, forward=True)
+    bound.sweep(at, late, forward=False)
+    return late() or (bound.shrink(at, limit) and at.bound < limit)

@@ -19,7 +19,7 @@ from shardlang.passes.live import mark_critical
 from shardlang.planner.problem import COPY, Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
 from shardlang.planner.reshard import steps_along
-from shardlang.planner.trees import Trees
+from shardlang.planner.trees import halves, Trees
 from shardlang.source import Span
 
 
@@ -121,13 +121,12 @@ class Builder:
         there, meet, whole = trees.inside(sources, wanted)
         every = (1 << len(sources)) - 1
         root = int(np.argmin(meet[every] + whole))
-        halves = dict(trees.splits(len(sources)))
         space = value.graph.space
 
         def meeting(subset: int, state: int) -> Meeting:
             own = float(meet[subset][state]) - float(trees.adding[state])
             one, two = next(
-                (a, b) for a, b in halves[subset] if there[a][state] + there[b][state] == own
+                (a, b) for a, b in halves(subset) if there[a][state] + there[b][state] == own
             )
             parts: list[tuple[int | Meeting, tuple[int, ...]]] = []
             for part in (one, two):

@@ -33,6 +33,9 @@ Flags = NDArray[np.bool_]
 FEW = 320
 """Up to so many states, all distances are kept as a table."""
 
+SMALL = 64
+"""Up to so many states, several vectors of weights are spread at the same time."""
+
 NEVER = float(1 << 52)
 """A weight that forbids a state."""
 
@@ -202,7 +205,10 @@ def _relax(known: Vector, stage: Stage, costs: Sequence[Vector]) -> bool:
 
 
 class Distances(Protocol):
-    """The least costs between some states, by their places."""
+    """The least costs between some states, by their places.
+
+    Weights are a vector, or several of them as the rows of a table; so is the answer.
+    """
 
     def out(self, state: int) -> Vector:
         """Give the least cost from a state to each."""
@@ -284,11 +290,11 @@ class Moves:
 
     def after(self, weights: Vector) -> Vector:
         """Give, for each state, the least of a weight and the way from there to it."""
-        return self._spread(self._forward, weights)
+        return self._each(self._forward, weights)
 
     def before(self, weights: Vector) -> Vector:
         """Give, for each state, the least of the way from it to a state and the weight there."""
-        return self._spread(self._backward, weights)
+        return self._each(self._backward, weights)
 
     def table(self, states: Places) -> Table:
         """Give the distances between some states alone."""
@@ -306,6 +312,12 @@ class Moves:
             row = self._spread(self._backward if backwards else self._forward, start)
             self._rows[backwards, state] = row
         return row
+
+    def _each(self, stages: Priced, weights: Vector) -> Vector:
+        """Spread a vector of weights, or several."""
+        if weights.ndim == 1:
+            return self._spread(stages, weights)
+        return np.array([self._spread(stages, row) for row in weights])
 
     def _spread(self, stages: Priced, weights: Vector) -> Vector:
         """Spread weights until nothing changes."""
@@ -334,7 +346,11 @@ def distances(network: Network, price: Callable[[int], float], most: float) -> M
 
 def _least(rows: Vector, columns: Vector, weights: Vector) -> Vector:
     """Give the least of each row's entries with weights added; `columns` is the same table turned."""
-    many = len(weights)
+    many = len(rows)
+    if weights.ndim > 1:
+        if many > SMALL:
+            return np.array([_least(rows, columns, each) for each in weights])
+        return (columns + weights[:, :, None]).min(axis=1)
     few = np.flatnonzero(weights < NEVER / 2)
     if 3 * len(few) < many:
         if not len(few):

@@ -24,7 +24,7 @@ To look for plans that hold less, each byte that an operation reads or makes can
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -71,6 +71,10 @@ Flow = tuple[tuple[Tensor, ...], Tensor, Op]
 
 class UnplannableError(Exception):
     """A program that has something that this search has no model of; the text says what."""
+
+
+class OutOfTimeError(Exception):
+    """Time was over before the problem was written."""
 
 
 @dataclass(slots=True)
@@ -213,6 +217,13 @@ class Problem:
     most: float = 0.0
     """More than any plan costs that is worth having: what is dearer counts as this."""
     scale: Scale = Scale(Fraction(1), 1, exact=True, work=Fraction(1), count=1)
+    late: Callable[[], bool] = field(default=lambda: False)
+    """Whether time is over."""
+
+    def on_time(self) -> None:
+        """Raise `OutOfTimeError` if time is over."""
+        if self.late():
+            raise OutOfTimeError
 
     def original(self, tensor: Tensor) -> Tensor:
         """Give the value that a tensor is, through all its names."""
@@ -229,6 +240,7 @@ class Problem:
         """Give the number of a tensor's value in a pass, made when it is first asked for."""
         key = self.key(tensor, section)
         if key not in self.found:
+            self.on_time()
             self.found[key] = len(self.values)
             self.values.append(self._value(self.original(tensor), section))
         return self.found[key]
@@ -259,6 +271,7 @@ class Problem:
         """List the ways of an operation; equal questions share one list."""
         key = (op, tuple((id(space), dims) for space, dims in ends))
         if key not in self.known_ways:
+            self.on_time()
             self.known_ways[key] = list(ways(op, ends[:-1], ends[-1]))
         return self.known_ways[key]
 
@@ -352,15 +365,17 @@ def build(
     kept: Collection[str] = (),
     lean: Fraction = Fraction(0),
     forward_only: bool = False,
+    late: Callable[[], bool] = lambda: False,
 ) -> Problem:
     """Write a program as a problem; `book` is its plan by the rules, which says where it ends.
 
-    `kept` are the parameters whose copies may be kept for the backward pass. Raises `UnplannableError`, and `ShardlangError` where a size is missing or a split uneven.
+    `kept` are the parameters whose copies may be kept for the backward pass. Raises `UnplannableError`,
+    `OutOfTimeError` when it is `late`, and `ShardlangError` where a size is missing or a split uneven.
     """
     program = book.program
     _refuse(program)
     mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
-    problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean)
+    problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean, late=late)
     again = not program.save.everything and not forward_only
     if not forward_only:
         weights = [leaf.array for leaf in program.leaves if leaf.kind == "param"]
@@ -629,6 +644,7 @@ def _measure(problem: Problem, book: Plan) -> None:
     rate = problem.rate
     unit, work = Fraction(0), Fraction(0)
     for value in problem.values:
+        problem.on_time()
         unit = _gcd(unit, value.graph.factor * gcd(*(w // UNIT for w in value.network.weights)))
     for operation in problem.operations:
         for amount in operation.work.values():
@@ -664,6 +680,7 @@ def _measure(problem: Problem, book: Plan) -> None:
     for value, row in zip(problem.values, added, strict=True):
         key = (id(value.network), value.graph.factor)
         if key not in priced:
+            problem.on_time()
             factor = value.graph.factor / unit
 
             def price_of_move(weight: int, factor: Fraction = factor) -> float:

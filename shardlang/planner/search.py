@@ -5,9 +5,9 @@ of the bound while that rises, and where a gap is left splits the ways of an ope
 the part of the lowest bound. It can stop at any time with the best plan so far and the least that any
 plan costs.
 
-Where the bound comes nearer to the best plan slowly, the search supposes that there is a plan below a
-cost half way between the two. Few ways are in such plans, so that this is soon settled: either one is
-found, and then the best of all is among them, or there is none, and that cost is a bound.
+Where the bound is far from the best plan and comes nearer slowly, the search supposes that there is a
+plan below a cost between the two. Few ways are in such plans, so that this is soon settled: either one
+is found, and then the best of all is among them, or there is none, and that cost is a bound.
 """
 
 from __future__ import annotations
@@ -27,15 +27,20 @@ from shardlang.planner.trees import Given, Marginals
 Assignment = dict[int, int]
 """The number of the way that each operation is done in."""
 
-PATIENCE = 6
-"""Rounds of sweeps without a rise worth mentioning before the search branches."""
+SLOW = 0.1
+"""The part of the gap that a sweep both ways closes at least before the search begins to suppose."""
 
+FAR = 4.0
+"""How many more such rises a bound is away from the best plan if it rises too slowly,"""
 
-SLOW = 0.2
-"""The part of the gap that two sweeps close at least, or the search goes on by suppositions."""
+FEWER = 0.9
+"""unless it leaves no more than this part of the ways;"""
 
-GUESSES = 3
-"""How many suppositions the search makes before it goes on without."""
+DROP = 0.75
+"""and this part before anything is branched on."""
+
+WIDE = 0.15
+"""The gap, as a part of the best cost, above which the search supposes a plan in it before it branches."""
 
 TIES = 3
 """Rounds and branchings that are spent on ties once no plan can move less."""
@@ -199,29 +204,34 @@ class Search:
         self.offer(self.fill(everything, begin))
         self.offer(self.improve(self.best, everything))
         root = everything.copy()
-        root.bound = self.bound.least(root)
+        root.bound = sum(float(domain.cost.min()) for domain in root.domains.values())
         if not self._raise(root, everything, slow=SLOW):
             return self._found(self.cost)
         lowest = root.bound
-        for left in reversed(range(GUESSES + 1)):
-            half = lowest + (self.cost - lowest) / 2
-            self.guess = half if left and not self.settled(lowest) else float("inf")
-            rest = self._explore(root.copy(), everything)
-            if rest is not None or self.cost <= self.guess:
-                lowest = self.cost if rest is None else max(lowest, min(rest, self.guess))
-                break
-            lowest = self.guess
+        while lowest < self.cost:
+            self.guess = float("inf")
+            rest = self._explore(root.copy(), everything, lowest)
+            if rest is not None:
+                return self._found(max(lowest, rest))
+            lowest = min(self.guess, self.cost)
         return self._found(lowest)
 
     def _found(self, lowest: float) -> Found:
         return Found(self.best, self.cost, min(lowest, self.cost), self.nodes, self.sweeps)
 
-    def _explore(self, root: Charges, everything: Charges) -> float | None:
-        """Search the plans below the limit; give the least that those not looked at cost, if any."""
+    def _explore(self, root: Charges, everything: Charges, lowest: float) -> float | None:
+        """Search the plans below the limit; give the least that those not looked at cost, if any.
+
+        While the bound is far from the best plan and rises slowly, a plan between them is supposed.
+        """
         heap: list[tuple[float, int, Charges]] = []
         order = count()
-        if self._raise(root, everything):
-            heappush(heap, (root.bound, next(order), root))
+        while self._raise(root, everything, fewer=DROP):
+            gap = self.limit - max(root.bound, lowest)
+            if self.late() or gap < WIDE * self.limit or self.settled(root.bound):
+                heappush(heap, (root.bound, next(order), root))
+                break
+            self.guess = self.limit - gap / 3
         while heap:
             bound, _, at = heappop(heap)
             if bound >= self.limit:
@@ -240,59 +250,74 @@ class Search:
         return bound // digit == self.cost // digit
 
     def _raise(
-        self, at: Charges, everything: Charges, rounds: int = 1000, slow: float = 0.0
+        self,
+        at: Charges,
+        everything: Charges,
+        rounds: int = 1000,
+        slow: float = 0.0,
+        fewer: float = FEWER,
     ) -> bool:
-        """Raise a bound until it meets the best plan, rises no more, or time is over.
+        """Raise a bound until it meets the best plan, rises too slowly, or time is over.
 
         It ends as well when it closes less than a part of the gap that is `slow`. Says whether
         something better may be left.
         """
-        still = proven = 0
+        proven = 0
         for turn in range(rounds):
-            before = at.bound
-            if not ascend(self.bound, at, self.limit, 2, self.late):
+            before, ways = at.bound, _ways(at)
+            if not ascend(self.bound, at, self.limit, self.late):
                 return False
-            self.sweeps += 2
+            self.sweeps += 1
             proven += self.settled(at.bound)
             if self.late() or proven > TIES:
                 return True
-            if proven == 1 or turn in (0, 1, 2, 4, 8, 16) or turn % 32 == 0:
-                ways = self.fill(at)
-                self.offer(ways)
-                self.offer(self.improve(ways, everything))
+            if proven == 1 or turn in (0, 2, 4, 8, 16) or turn % 32 == 0:
+                filled = self.fill(at)
+                self.offer(filled)
+                self.offer(self.improve(filled, everything))
                 if at.bound >= self.limit:
                     return False
-            gap = self.cost - before
-            still = still + 1 if at.bound - before < 0.01 * gap else 0
-            if turn > 1 and at.bound - before < slow * gap:
-                return at.bound < self.limit
-            if still >= PATIENCE or all(len(d.ways) == 1 for d in at.domains.values()):
-                return at.bound < self.limit
+            left = _ways(at)
+            if left == len(at.domains):
+                break
+            rise = at.bound - before
+            slowly = rise < slow * (self.cost - before)
+            far = self.limit - at.bound > FAR * rise
+            if turn and (slowly or (far and left > fewer * ways)):
+                break
         return at.bound < self.limit
 
     def branch(self, at: Charges) -> list[Charges]:
-        """Split the ways of the operation that the bound is least sure of in two or more parts."""
+        """Split the ways of an operation in the best one and the others.
+
+        It is the operation of which the bound tells the second best one apart by the most.
+        """
         open_ = [op for op, domain in at.domains.items() if len(domain.ways) > 1]
         if not open_:
             self.offer({op: int(domain.ways[0]) for op, domain in at.domains.items()})
             return []
-        op = min(open_, key=lambda each: len(at.domains[each].ways))
-        total = self.bound.totals(at, op)
-        order = np.argsort(total, kind="stable")
-        parts = (
-            [order[:1], order[1:]]
-            if len(order) > 4
-            else [order[i : i + 1] for i in range(len(order))]
-        )
+
+        def apart(op: int) -> tuple[float, int]:
+            first, second = np.partition(at.above[op], 1)[:2]
+            return float(first + second), -len(at.above[op])
+
+        op = max(open_, key=apart)
+        order = np.argsort(at.above[op], kind="stable")
         children: list[Charges] = []
-        for part in parts:
+        for part in (order[:1], order[1:]):
             child = at.copy()
             child.domains[op] = at.domains[op].only(np.sort(part))
             self.bound.allow(child, op)
-            child.bound = self.bound.least(child)
+            child.above[op] = at.above[op][np.sort(part)]
+            child.bound = at.bound + float(child.above[op].min())
             if child.bound < self.limit:
                 children.append(child)
         return children
+
+
+def _ways(at: Charges) -> int:
+    """Count the ways that are left."""
+    return sum(len(domain.ways) for domain in at.domains.values())
 
 
 def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool]) -> Found:

@@ -12,7 +12,7 @@ plan does; and that have every value in the layouts that the text declares for i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -27,7 +27,7 @@ from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.prices import price, Prices
-from shardlang.planner.problem import build, total_of, UnplannableError
+from shardlang.planner.problem import build, OutOfTimeError, Problem, total_of, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search
 
@@ -78,30 +78,44 @@ def solve(
 
     With a `rate`, the FLOPs/s of one device, and prices in seconds, the aim is T_serial: the time of
     the FLOPs that count and of all collectives, one after the other. What only the rules can lower
-    (see `UnplannableError`) is lowered by them, with a warning and no proof. `kept` narrows down whose
+    (see `UnplannableError`) is lowered by them, with a warning and no proof; if time is over before the
+    search begins, their best plan is the answer, with nothing proven. `kept` narrows down whose
     copies may be kept, and `lean` is a price for each byte that an operation reads or makes: the proof
     is then of that question, and the rules' plans are no rivals. Raises `ShardlangError`.
     """
     start, book = monotonic(), task.books[0]
     may = task.may if kept is None else kept
+
+    def late() -> bool:
+        return monotonic() - start > budget
+
     try:
         problem = build(
-            book, prices, rate=rate, kept=may, lean=lean, forward_only=task.forward_only
+            book, prices, rate=rate, kept=may, lean=lean, forward_only=task.forward_only, late=late
         )
     except UnplannableError as why:
         book = task.books[-1]
         text = f"planned by the rules of `book`, without a search: {why}"
         return replace(book, strategy="optimal", warnings=(*book.warnings, text))
+    except OutOfTimeError:
+        problem = Problem(
+            book.program, book.program.mesh, dict(book.program.sizes.known), prices, rate
+        )
+        return _proven(task.books, problem, Fraction(0))
     folded = Folded(problem)
-    found = search(problem, folded, book, lambda: monotonic() - start > budget)
+    found = search(problem, folded, book, late)
     plans = [build_plan(problem, folded.trees, found.ways, book)]
     if kept is None and not lean:
         plans += task.books
+    return _proven(plans, problem, int(found.bound) // problem.scale.digit * problem.scale.unit)
+
+
+def _proven(plans: Sequence[Plan], problem: Problem, least: Fraction) -> Plan:
+    """Give the best of some plans, with the least that any plan costs."""
     plan = min(plans, key=lambda each: total_of(each, problem))
     cost = total_of(plan, problem)
-    least = int(found.bound) // problem.scale.digit * problem.scale.unit
-    objective: Objective = "bytes" if rate is None else "serial"
-    proof = Proof(objective, prices.name, cost, min(least, cost))
+    objective: Objective = "bytes" if problem.rate is None else "serial"
+    proof = Proof(objective, problem.prices.name, cost, min(least, cost))
     return replace(plan, strategy="optimal", warnings=(), proof=proof)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -54,7 +55,6 @@ class Trees:
         self.many = self.size = len(value.codes)
         self._nodes: Places | None = None
         self._where: Places | None = None
-        self._splits: dict[int, list[tuple[int, list[tuple[int, int]]]]] = {}
 
     def only(self, nodes: Places) -> Trees:
         """Give the same function for trees whose places and branchings are in some states."""
@@ -83,35 +83,34 @@ class Trees:
         whole[self._nodes] = vector
         return whole
 
-    def splits(self, places: int) -> list[tuple[int, list[tuple[int, int]]]]:
-        """List the sets of two or more places, smaller ones first, each with its ways to split in two."""
-        if places not in self._splits:
-            sets = sorted(range(1, 1 << places), key=int.bit_count)
-            self._splits[places] = [(s, _halves(s)) for s in sets if s.bit_count() > 1]
-        return self._splits[places]
-
     def _inward(
         self, given: Sequence[Given], spread: Spread, row: Row, adding: Vector | None
-    ) -> tuple[dict[int, Vector], dict[int, Vector]]:
-        """Give, for each set of places, what it costs in each state: where its parts meet, and before."""
-        there: dict[int, Vector] = {}
-        meet: dict[int, Vector] = {}
+    ) -> tuple[Vector, Vector]:
+        """Give, for each set of places, what it costs in each state, and what where its parts meet.
+
+        Rows are numbered by the sets; those of single places say nothing in the second.
+        """
+        there = np.empty((1 << len(given), self.size))
+        meet = np.empty_like(there)
+        loose = [i for i, each in enumerate(given) if not isinstance(each, int)]
+        if loose:
+            there[[1 << i for i in loose]] = spread(np.array([given[i] for i in loose]))
         for i, each in enumerate(given):
-            there[1 << i] = row(each) if isinstance(each, int) else spread(each)
-        every = (1 << len(given)) - 1
-        for subset, halves in self.splits(len(given)):
-            found = there[halves[0][0]] + there[halves[0][1]]
-            for one, two in halves[1:]:
-                np.minimum(found, there[one] + there[two], out=found)
-            meet[subset] = found if adding is None else found + adding
-            if subset != every or adding is None:
-                there[subset] = spread(meet[subset])
+            if isinstance(each, int):
+                there[1 << i] = row(each)
+        for level in _meetings(len(given)):
+            found = _cheapest(there, there, level)
+            if adding is not None:
+                found += adding
+            meet[level.sets] = found
+            if adding is None or len(level.sets) > 1:
+                there[level.sets] = spread(found)
         return there, meet
 
     def _outward(
         self,
         given: Sequence[Given],
-        inward: tuple[dict[int, Vector], dict[int, Vector]],
+        inward: tuple[Vector, Vector],
         top: Vector,
         back: Spread,
         adding: Vector | None,
@@ -122,34 +121,23 @@ class Trees:
         Into `inner` goes the least cost with parts meeting in each state.
         """
         there, meet = inward
-        outside: dict[int, Vector] = {}
         every = (1 << len(given)) - 1
         free = sum(1 << i for i, each in enumerate(given) if not isinstance(each, int))
-        wanted = free if inner is None else every
-        for subset, halves in reversed(self.splits(len(given))):
-            if not subset & wanted:
-                continue
-            rest = top if subset == every else back(outside[subset])
+        rest = np.empty_like(there)
+        rest[every] = top
+        if every & (every - 1):
             if inner is not None:
-                np.minimum(inner, rest + meet[subset], out=inner)
+                np.minimum(inner, top + meet[every], out=inner)
             if adding is not None:
-                rest = rest + adding
-            for one, two in halves:
-                for part, other in ((one, two), (two, one)):
-                    if not part & (free if not part & (part - 1) else wanted):
-                        continue
-                    cost = rest + there[other]
-                    known = outside.get(part)
-                    outside[part] = cost if known is None else np.minimum(known, cost, out=known)
-        found: list[Vector | None] = []
-        for i, each in enumerate(given):
-            if isinstance(each, int):
-                found.append(None)
-            elif len(given) == 1:
-                found.append(top + each)
-            else:
-                found.append(back(outside[1 << i]) + each)
-        return found
+                rest[every] += adding
+        for level in _partings(len(given), free, free if inner is None else every):
+            found = back(_cheapest(rest, there, level))
+            if inner is not None and int(level.sets[0]).bit_count() > 1:
+                np.minimum(inner, (found + meet[level.sets]).min(axis=0), out=inner)
+            if adding is not None and int(level.sets[0]).bit_count() > 1:
+                found += adding
+            rest[level.sets] = found
+        return [None if isinstance(e, int) else rest[1 << i] + e for i, e in enumerate(given)]
 
     def marginals(
         self, sources: Sequence[Given], targets: Sequence[Given], *, inner: bool = False
@@ -179,7 +167,7 @@ class Trees:
             ready = np.where(self.partial, NEVER, whole)
             whole = self.cost.before(ready)
         between = np.full(self.size, NEVER) if inner else None
-        gathered: tuple[dict[int, Vector], dict[int, Vector]] = ({}, {})
+        gathered: tuple[Vector, Vector] | None = None
         if len(sources) > 1:
             gathered = self._inward(sources, self.cost.after, self.cost.out, self.adding)
             arrived: Given = gathered[1][(1 << len(sources)) - 1]
@@ -198,7 +186,7 @@ class Trees:
                     np.minimum(between, top + ready, out=between)
                 top = self.cost.after(np.where(self.partial, NEVER, top))
             outs = self._outward(targets, inward, top, self.cost.after, None, between)
-        if len(sources) == 1:
+        if gathered is None:
             ins = [None if isinstance(arrived, int) else whole + arrived]
         else:
             back, adding = self.cost.before, self.adding
@@ -207,7 +195,7 @@ class Trees:
 
     def inside(
         self, sources: Sequence[int], targets: Sequence[int]
-    ) -> tuple[dict[int, Vector], dict[int, Vector], Vector]:
+    ) -> tuple[Vector, Vector, Vector]:
         """Give, by set of sources, the costs to bring it to each state and to add it there.
 
         The third is what all targets cost from each state.
@@ -258,13 +246,67 @@ def _distinct(sources: Sequence[Given], targets: Sequence[Given], *, always: boo
     return found or [0]
 
 
-def _halves(subset: int) -> list[tuple[int, int]]:
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Sets of places of one size: `[i, j]` of both tables is the i-th pair of sets for the j-th."""
+
+    sets: Places
+    ones: Places
+    twos: Places
+
+
+def _cheapest(ones: Vector, twos: Vector, level: _Level) -> Vector:
+    """Give the least sum of a row of one table and one of another, for each set of a level."""
+    found = ones[level.ones[0]]
+    found += twos[level.twos[0]]
+    for one, two in zip(level.ones[1:], level.twos[1:], strict=True):
+        more = ones[one]
+        more += twos[two]
+        np.minimum(found, more, out=found)
+    return found
+
+
+@cache
+def _meetings(places: int) -> tuple[_Level, ...]:
+    """List the sets of two or more places, smaller ones first, each with its ways to split in two."""
+    found: list[_Level] = []
+    for size in range(2, places + 1):
+        sets = [s for s in range(1, 1 << places) if s.bit_count() == size]
+        pairs = np.array([halves(s) for s in sets], dtype=np.intp)
+        found.append(_Level(np.array(sets), pairs[:, :, 0].T, pairs[:, :, 1].T))
+    return tuple(found)
+
+
+@cache
+def _partings(places: int, free: int, wanted: int) -> tuple[_Level, ...]:
+    """List the sets of fewer than all places, larger ones first, each with those to join it to.
+
+    The first of a pair is the set they make together. Places are listed if `free`, and sets of
+    several if one of theirs is `wanted`.
+    """
+    every = (1 << places) - 1
+    found: list[_Level] = []
+    for size in reversed(range(1, places)):
+        asked = wanted if size > 1 else free
+        sets = [s for s in range(1, every) if s.bit_count() == size and s & asked]
+        if not sets:
+            continue
+        others = np.array([_subsets(every ^ s) for s in sets], dtype=np.intp).T
+        found.append(_Level(np.array(sets), others | np.array(sets), others))
+    return tuple(found)
+
+
+def _subsets(whole: int) -> list[int]:
+    """List the sets inside a set but for the empty one."""
+    found: list[int] = []
+    sub = whole
+    while sub:
+        found.append(sub)
+        sub = (sub - 1) & whole
+    return found
+
+
+def halves(subset: int) -> list[tuple[int, int]]:
     """List the ways to split a set in two, each once."""
     low = subset & -subset
-    rest = subset ^ low
-    found: list[tuple[int, int]] = []
-    sub = rest
-    while sub:
-        found.append((subset ^ sub, sub))
-        sub = (sub - 1) & rest
-    return found
+    return [(subset ^ sub, sub) for sub in _subsets(subset ^ low)]

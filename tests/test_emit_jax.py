@@ -594,3 +594,12 @@ def test_copy_is_a_plain_assignment():
     )
 
     assert "    B = A\n" in emit_jax(made)
+
+
+def test_axes_need_ascii_names():
+    """XLA can't read other names of axes: the error says so, and names the axis."""
+    plan = sl.lower(sl.parse("mesh α=2\nA[I, J_α] · B[J_α, K] -> C[I, K]\n"))
+    with pytest.raises(sl.ShardlangError) as error:
+        sl.emit_jax(plan)
+
+    assert [("SH610", True)] == [(d.code, "α" in d.message) for d in error.value.diagnostics]

@@ -316,3 +316,52 @@ def test_fix_of_an_ordinary_program_is_a_wrong_use(shardlang) -> None:
 
     assert result.status == 2
     assert "--explicit" in result.err
+
+
+def test_a_fix_asks_for_no_divisibility_that_the_program_does_not() -> None:
+    """With sizes left open, K need not be a multiple of 8 after a fix where 2 was enough before."""
+    text = (
+        "mesh X=4, Y=2\ninput S: [J, K_Y]{U_X}\nforward:\n"
+        "  S[J_Y, K]{U_X} = AllToAll_{Y,J}(S[J, K_Y]{U_X})\n"
+        "  S[J_YX, K] = ReduceScatter_{X,J}(S[J_Y, K]{U_X})\n"
+    )
+    fixed = fix(sl.parse(text)).text
+    for sizes in ("J=16, K=12", "J=8, K=2"):
+        sl.lower(sl.parse(f"dims {sizes}\n{text}"))
+        sl.lower(sl.parse(f"dims {sizes}\n{fixed}"))
+
+
+def test_a_fix_moves_no_more_across_data_centres() -> None:
+    """Gathering over X first and over P last moves fewer bytes in all, and more of them over P."""
+    text = (
+        "mesh P=2 @dcn, X=4\ndims B=64, D=64\n"
+        "h[B_PX, D] = In[B_PX, D] ⊙ s[D]\ny[B, D] = gelu(h[B, D])\n"
+    )
+    for objective in ("bytes", "serial"):
+        program = sl.parse(text)
+        plan = sl.lower(program, "optimal", objective=objective, hardware="tpu_v5p")
+        fixed = fix(sl.parse(str(plan)))
+        before, after = (
+            sum(
+                cost.bytes.value or 0
+                for cost in sl.cost(sl.lower(sl.parse(each)), model="link").collectives
+                if "P" in cost.axes
+            )
+            for each in (str(plan), fixed.text)
+        )
+        assert after <= before
+
+
+def test_what_a_search_had_proven_is_not_said_of_other_lines() -> None:
+    """A fix takes the header of `lower` away, and keeps the comments of lines that go."""
+    text = (
+        "// optimal: 1 B moved a device (link prices), no plan moves less\n"
+        "mesh X=4\ndims I=16, J=16\nforward:\n"
+        "  A[I, J] = AllReduce_X(A[I, J]{U_X})  # why it is whole\n"
+        "  A[I_X, J] = Slice_{X,I}(A[I, J])\n"
+        "  C[I_X, J] = gelu(A[I_X, J])\n"
+    )
+    fixed = fix(sl.parse(text))
+    assert fixed.applied
+    assert "optimal" not in fixed.text
+    assert "# why it is whole" in fixed.text

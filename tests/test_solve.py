@@ -285,3 +285,40 @@ def test_wrong_questions(arguments: tuple[str, ...], part: str) -> None:
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "symbol"),
+    [
+        ("mesh X\ninput A: [I, J_X]\ninput B: [J, K]\nT = A ·_J B\nD[I_X, J] = T ·_K B\n", "X"),
+        (BOTH, "B"),
+    ],
+)
+def test_conditions_read_as_they_stand(text: str, symbol: str) -> None:
+    """The printed condition, with `and` and `or` as in Python, is true exactly where T_math is larger."""
+    report = report_of(text, hardware="tpu_v5p")
+    found = when(report, symbol, "forward")
+    figures = {n: float(v) for n, v in report.known.items()}
+    names = [n for n, kind in report.symbols.kinds.items() if kind != "hardware"]
+    function = report.compile(names, outputs=["forward.t_math", "forward.t_comms"])
+    rng = random.Random(11)
+    seen = set()
+    for _ in range(300):
+        sizes = {n: 2.0 ** rng.uniform(1, 4 if n in "XY" else 20) for n in names}
+        math, comms = (float(x) for x in function(**sizes))
+        told = eval(found.text, {"__builtins__": {}}, {**figures, **sizes})
+        assert told == (math > comms), (found.text, sizes)
+        seen.add(told)
+    assert seen == {True, False}
+
+
+def test_never_has_no_range() -> None:
+    """Where another condition is false whatever the symbol is, no range of it is given."""
+    text = (
+        "mesh X=4\nhardware tpu_v5p\ndims I=256, K=1024\n"
+        "input A: [I, J_X]\ninput B: [J, K]\nC[I, K] = A ·_J B\n"
+    )
+    plan = sl.lower(sl.parse(text), forward_only=True)
+    found = when(sl.cost(plan, model="link"), "J", "forward")
+
+    assert (found.how, found.low, found.high) == ("never", None, None)

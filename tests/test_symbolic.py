@@ -323,7 +323,7 @@ def test_lower_prints_every_piece(book, capsys):
     text = capsys.readouterr().out
     heading, *pieces = text.split("\n\n")
 
-    assert "// optimal: no plan moves less" in heading.splitlines()
+    assert "// optimal: no plan on whole axes moves less" in heading.splitlines()
     assert [f"// when {condition}" for condition, _ in KNOWN[0][1]] == [
         piece.splitlines()[0] for piece in pieces
     ]

@@ -1,7 +1,7 @@
 """From changed steps to a changed text: lines whose steps stay are not touched.
 
 A *unit* is a statement with all steps inside it. Where one of them changes, the unit's lines are
-written anew, each step on its own line; a comment behind a statement stays with it.
+written anew, each step on its own line; a comment behind a statement stays with it, or takes its place.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ def _place(
             comment = _comment(lines[unit.last - 1])
             if own and comment:
                 put[-1] += comment
+            elif comment and "critical path" not in comment:
+                put.append(indent + comment.strip())
         if put:
             before.setdefault(unit.first, []).extend(line + end for line in put)
     if waiting:

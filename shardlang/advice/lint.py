@@ -58,7 +58,7 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.printer import axis_declaration, statement
 from shardlang.ir.program import Program
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Axis
+from shardlang.ir.types import Array, Axis, Dim
 from shardlang.passes import check, lower
 from shardlang.passes.live import alive
 from shardlang.planner.einsum import Local
@@ -145,12 +145,19 @@ def fix(program: Program, read: Read | None = None, prices: str = "link") -> Fix
             listed = _Lint(plan, warnings, reader, prices).run(quick=True)
             found = [advice for advice in listed if advice.text is not None][:1]
         if not found:
-            return Fixed(program.source.text, tuple(applied), saved)
+            text = _without_claims(program.source.text) if applied else program.source.text
+            return Fixed(text, tuple(applied), saved)
         best = whole or found[0]
         assert best.text is not None
         applied += [advice.diagnostic for advice in found]
         saved += best.saved
         program = replace(reader(best.text), explicit=True)
+
+
+def _without_claims(text: str) -> str:
+    """Take out the comment in which `lower` said what a search had proven: it was of other lines."""
+    lines = text.split("\n")
+    return "\n".join(x for x in lines if not x.startswith(("// optimal: ", "// best found: ")))
 
 
 def _reader(program: Program) -> Read:
@@ -176,6 +183,29 @@ def _checked(program: Program) -> Plan | None:
         return lower(replace(program, explicit=True))
     except ShardlangError:
         return None
+
+
+def _asks_more(old: Plan, new: Plan) -> bool:
+    """Say whether a plan splits a dim whose size is open in a way for which another had no need."""
+    sized = {info.dim for info in old.program.dims if info.size is not None}
+    had = _splits(old)
+    return any(
+        dim not in sized
+        and literal_size(dim.name) is None
+        and not any(other == dim and axes <= wider for other, wider in had)
+        for dim, axes in _splits(new)
+    )
+
+
+def _splits(plan: Plan) -> set[tuple[Dim, frozenset[Axis]]]:
+    """Give each dim with the sets of axes that split it somewhere."""
+    return {
+        (dim, frozenset(axes))
+        for _, step in plan.steps()
+        for array in (*step.inputs, step.output)
+        for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
+        if axes
+    }
 
 
 def amount(saved: Formula) -> str:
@@ -713,6 +743,16 @@ class _Lint:
         items[found.section] = made
         return items
 
+    def _crosses_more(self, old: Plan, new: Plan) -> bool:
+        """Say whether a plan moves more over `@dcn` axes: bytes saved elsewhere don't make up for that."""
+        slow = {info.axis for info in old.program.mesh.axes if info.network == "dcn"}
+
+        def crossing(plan: Plan) -> Fraction:
+            steps = [s for _, s in plan.steps() if slow.intersection(axes_of(s))]
+            return self.flow.nominal(self.flow.total(steps)) if steps else Fraction(0)
+
+        return bool(slow) and crossing(new) > crossing(old)
+
     def same(self, text: str, items: Mapping[Pass, Sequence[Item]], saved: Formula) -> Plan | None:
         """Read a changed text, and give its plan if it is legal, means the steps, and saves as said."""
         try:
@@ -723,6 +763,8 @@ class _Lint:
         if plan is None:
             return None
         old = self.plan
+        if _asks_more(old, plan) or self._crosses_more(old, plan):
+            return None
         meant = {p: [_bare(item.step) for item in items[p]] for p in PASSES}
         ends = (plan.outputs, plan.cotangents, plan.gradients)
         if ends != (old.outputs, old.cotangents, old.gradients):

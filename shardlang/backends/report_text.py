@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from shardlang.backends.units import amount, count, si, UNITS
 from shardlang.cost.models import LATENCIES
 from shardlang.cost.report import PASSES, Report
-from shardlang.ir.printer import notes
+from shardlang.ir.printer import found, notes
 
 NO_BREAK = "\u00a0"
 GAP = 2
@@ -111,6 +111,8 @@ class _Printer:
         report = self.report
         model = f"model {report.model}" + (", axes overlap" if report.overlap else "")
         yield from self.labelled("strategy", f"{report.plan.strategy}, {model}")
+        if report.plan.proof is not None:
+            yield from self.labelled("plan", found(report.plan.proof))
         axes: list[str] = []
         for info in report.axes:
             size = report.mesh[info.axis.name]

@@ -311,7 +311,7 @@ def _all_of(name: str, parts: Sequence[Solution]) -> Solution:
         return parts[0]
 
     def joined(texts: Sequence[str | None]) -> str | None:
-        given = [text for text in texts if text is not None]
+        given = [f"({text})" if " or " in text else text for text in texts if text is not None]
         return " and ".join(dict.fromkeys(given)) if len(given) == len(texts) else None
 
     lows = [part.low for part in parts if part.low is not None]
@@ -320,7 +320,7 @@ def _all_of(name: str, parts: Sequence[Solution]) -> Solution:
     low, high = max(lows, default=None), min(highs, default=None)
     how: How = "closed form"
     if "never" in hows or (low is not None and high is not None and low >= high):
-        how = "never"
+        how, low, high = "never", None, None
     elif hows == {"always"}:
         how = "always"
     generals = joined([part.general or part.text for part in parts])
@@ -444,7 +444,11 @@ def _two_powers_known(
     relation = ">" if rising else "<"
     needs = bottom if _sign(bottom) == 0 else None
     above = top.value(known)
-    where = f" where {_positive(needs)}" if needs is not None else ""
+    # where what it divides by is not positive, a lower border is never passed, and an upper one always
+    where = ""
+    if needs is not None:
+        bounded = rising or _sign(low) != 1
+        where = f" and {_positive(needs)}" if bounded else f" or {_positive(needs * minus)}"
     solved = f"{name} {relation} {sums.text(border)}"
     text = solved if degree > 1 else _grouped(report, name, border, relation, sums)
     value = border.value(sums.values(known)) if _value_positive(top, bottom, known) else None

@@ -225,7 +225,7 @@ def amount(value: Fraction, unit: str) -> str:
 
 def proven(proof: Proof) -> list[str]:
     """Say what a search for the best plan has found, how sure it is, and what it holds for that."""
-    lines = [_found(proof)]
+    lines = [found(proof)]
     for each in proof.holdings:
         held, moved = amount(each.held, "B"), amount(each.moved, "B")
         lines.append(
@@ -238,19 +238,20 @@ def proven(proof: Proof) -> list[str]:
     return lines
 
 
-def _found(proof: Proof) -> str:
+def found(proof: Proof) -> str:
+    """Say in a line what a search found, and how far from the best it can be."""
     if proof.objective == "bytes":
-        found = f"{amount(proof.cost, 'B')} moved a device ({proof.prices} prices)"
+        what = f"{amount(proof.cost, 'B')} moved a device ({proof.prices} prices)"
         least = "moves less"
     else:
         name = "T_overlapped" if proof.objective == "time" else "T_serial"
-        found, least = f"{name} = {amount(proof.cost, 's')} ({proof.prices})", "takes less"
+        what, least = f"{name} = {amount(proof.cost, 's')} ({proof.prices})", "takes less"
     if proof.optimal:
-        return f"optimal: {found}, no plan {least}"
+        return f"optimal: {what}, no plan {least}"
     least = "the optimum" if proof.fit is None else "the least"
     if not proof.bound:
-        return f"best found: {found}, nothing is proven"
-    return f"best found: {found}, at most {float(100 * proof.gap):.2g}% above {least}"
+        return f"best found: {what}, nothing is proven"
+    return f"best found: {what}, at most {float(100 * proof.gap):.2g}% above {least}"
 
 
 def print_plan(plan: Plan) -> str:

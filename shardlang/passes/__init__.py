@@ -71,7 +71,7 @@ def _lower(
     forward_only: bool,
 ) -> Plan:
     if strategy != "book":
-        raise ValueError(f"no strategy {strategy!r}: there is 'book'")
+        raise ValueError(f"no strategy {strategy!r}: there are 'book' and 'optimal'")
     program = drop_unit_axes(program)
     if program.explicit:
         return check_explicit(program, reporter, forward_only=forward_only)

@@ -231,12 +231,14 @@ class Seconds(Derived):
     """Seconds from a list of bytes: bytes over the bandwidth of the axes, plus a latency.
 
     `bandwidths` gives bytes/s by axis name. As in `cost`, that of several axes is the sum, and with
-    a `@dcn` axis among them that of the `@dcn` axes alone; parts of one axis have its bandwidth, once.
+    `@dcn` axes among them that of a chip's one way out alone; parts of one axis have its bandwidth, once.
     `latency` is in seconds a collective.
     """
 
     bandwidths: tuple[tuple[str, Fraction], ...]
     latency: Fraction = Fraction(0)
+    one_way_out: bool = False
+    """Whether all axes share a chip's links, as they do behind a switch."""
 
     @property
     def name(self) -> str:
@@ -256,9 +258,15 @@ class Seconds(Derived):
     def changed(self, price: Fraction, moved: Moved, *, reduces: bool) -> Fraction:
         """Divide by the bandwidth."""
         del reduces
-        slow = [info for info in moved.axes if info.network == "dcn"]
-        table, used = dict(self.bandwidths), {info.wire.name for info in slow or moved.axes}
-        return self.latency + price / sum(table[wire] for wire in used)
+        table, wires = dict(self.bandwidths), {info.wire.name: info for info in moved.axes}
+        slow = {wire: info for wire, info in wires.items() if info.network == "dcn"}
+        if not slow:
+            each = [table[wire] for wire in wires]
+            return self.latency + price / (max(each) if self.one_way_out else sum(each))
+        # a chip has one way out into the data-centre network, however many axes cross it
+        egress = min(table[wire] / info.links for wire, info in slow.items())
+        links = sum(info.links for info in slow.values() if info.links != 1) or 1
+        return self.latency + price / (egress * links)
 
 
 def seconds(
@@ -266,10 +274,14 @@ def seconds(
     *,
     prices: str | Prices = "link",
     latency: Fraction | float = 0,
+    one_way_out: bool = False,
 ) -> Seconds:
-    """Make a list of seconds from bandwidths in bytes/s by axis name; floats are taken exactly."""
+    """Make a list of seconds from bandwidths in bytes/s by axis name; floats are taken exactly.
+
+    With `one_way_out` the axes share a chip's links and their bandwidths don't add up.
+    """
     table = tuple(sorted((name, Fraction(value)) for name, value in bandwidths.items()))
-    return Seconds(prices_of(prices), table, Fraction(latency))
+    return Seconds(prices_of(prices), table, Fraction(latency), one_way_out)
 
 
 PRICES: Mapping[str, Prices] = {"book": Book(), "link": Link(), "switch": Switch()}

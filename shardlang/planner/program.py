@@ -114,7 +114,10 @@ def aim_of(
         if objective is None:
             return Aim("bytes", prices)
         raise wrong(NoHardware(missing[0]))
-    return Aim(objective or "time", seconds(bandwidths, prices=prices), Fraction(peak))
+    # the book adds bandwidths up on every chip; behind a switch a chip has one way out
+    switched = chip.topology is not None and chip.topology.kind != "torus"
+    table = seconds(bandwidths, prices=prices, one_way_out=switched and prices.name != "book")
+    return Aim(objective or "time", table, Fraction(peak))
 
 
 def _planned(task: Task, aim: Aim, budget: float) -> Plan:

@@ -141,7 +141,7 @@ class Piecewise:
         if self.assumed:
             lines.append("assumed: " + "; ".join(self.assumed))
         if self.complete:
-            lines.append("optimal: no plan moves less")
+            lines.append("optimal: no plan on whole axes moves less")
         else:
             lines.append("best found; not proven that no other plan moves less anywhere")
         return "".join(f"// {line}\n" for line in lines)

@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Protocol
 
 from shardlang.backends.jax.compute import compute, jax_dtype, Scope
-from shardlang.backends.jax.errors import failure, PlanDefect, TooManyDims
+from shardlang.backends.jax.errors import AxisNotAscii, failure, PlanDefect, TooManyDims
 from shardlang.backends.jax.functions import HELPERS, jumps
 from shardlang.backends.jax.layout import (
     names_of_axes,
@@ -83,6 +83,9 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     nobody gives are chosen. Raises ShardlangError with an SH6xx code.
     """
     numbers = choose(plan, sizes)
+    for axis in numbers.axes:
+        if not axis.name.isascii():
+            raise failure(plan, AxisNotAscii(axis.name))
     declared = plan.program.mesh.sizes
     ones = frozenset(
         axis

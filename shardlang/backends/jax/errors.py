@@ -115,6 +115,24 @@ class ShardsApart(Mistake):
 
 
 @dataclass(frozen=True)
+class AxisNotAscii(Mistake):
+    """A mesh axis whose name XLA can't read."""
+
+    code: ClassVar[str] = "SH610"
+    title: ClassVar[str] = "axis name not in ASCII"
+
+    name: str
+
+    def message(self) -> str:
+        """Name the axis."""
+        return f"the axis '{self.name}' can't be emitted: XLA reads names of axes in ASCII alone"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "give the axis a name of plain letters; dims and tensors may keep theirs"
+
+
+@dataclass(frozen=True)
 class TooManyDims(Mistake):
     """A step with more dims than an einsum has letters."""
 

@@ -263,7 +263,8 @@ class Pricing:
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
-        infos = list({self.info[axis].wire: self.info[axis] for axis in axes}.values())
+        wires = {self.info[axis].wire: self.info[axis] for axis in axes}
+        infos = sorted(wires.values(), key=self.axes.index)  # equal sums look alike
         slow = [info for info in infos if info.network == "dcn"]
         figures = self.symbols.figures
         if slow:

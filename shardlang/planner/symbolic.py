@@ -432,9 +432,9 @@ class _Answer:
         found = self._candidates()
         winning = self._winners(found)
         if len(winning) > PIECES:
+            alone = "" if self.forward_only else ", or plan the forward pass alone"
             raise UnplannableError(
-                f"{len(winning)} plans are the best somewhere: give the size of an axis, or plan the"
-                " forward pass alone"
+                f"{len(winning)} plans are the best somewhere: give the size of an axis{alone}"
             )
         chosen = list(winning)
         plans = {i: self._plan(found[i], winning[i]) for i in chosen}

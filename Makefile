@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast bench golden docs ci
+.PHONY: help setup check format test test-fast bench bench-peers golden docs ci
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test-fast:  ## the tests that need neither JAX nor patience
 bench:  ## start-up against `import sympy`, and how time grows with the program
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/planning.py
+
+bench-peers:  ## wire bytes against JAX's partitioners and DTensor (needs the extra `bench`)
+	$(BIN)/python benchmarks/peers.py
 
 golden:  ## rewrite the golden files: read the diff before you commit it
 	$(BIN)/pytest --update-golden -m 'not jax'

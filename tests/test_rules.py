@@ -9,6 +9,7 @@ import pytest
 from layouts import all_layouts, one_operation, samples
 from simulator import check_numbers, Simulator
 
+import shardlang as sl
 from shardlang.cost.report import cost
 from shardlang.frontend.resolve import load_text
 from shardlang.ir.ops import (
@@ -239,3 +240,13 @@ def test_the_bytes_that_rules_compare_are_those_of_reports_and_planner() -> None
         assert ruled == rows, text
         assert ruled == planned, text
     assert seen == set(Collective.__args__)
+
+
+def test_a_contracted_dim_is_not_sliced_into_more_parts_than_it_has():
+    """J=2 is split over X already: what is to be partial over Y too is kept on one device of Y."""
+    text = "mesh X=2, Y=2, Z=2\ndims I=4, J=2\nC[I]{U_XY} = A[I, J_X] * B[I_Z, J]\n"
+    for strategy in ("book", "optimal"):
+        plan = sl.lower(sl.parse(text), strategy, forward_only=True)
+        printed = str(plan)
+        assert "J_XY" not in printed
+        assert sl.check(printed, explicit=True) == []

@@ -61,8 +61,7 @@ from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim
 from shardlang.passes import check, lower
 from shardlang.passes.live import alive
-from shardlang.planner.einsum import Local
-from shardlang.planner.ways import ways
+from shardlang.planner.ways import Local, ways
 from shardlang.rules.errors import Repeated, Unused
 
 WAYS = 4000

@@ -47,12 +47,11 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
-from shardlang.planner.einsum import Local
 from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
-from shardlang.planner.ways import ways
+from shardlang.planner.ways import Local, ways
 from shardlang.source import Span
 
 WIDEST = 9

@@ -9,15 +9,27 @@ repeated. `rules.local` is the type checker that says the same of one step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce
 from shardlang.ir.types import Dim
-from shardlang.planner.einsum import Local
 from shardlang.planner.states import KINDS, Space
 from shardlang.rules.local import summed
 
 End = tuple[Space, tuple[Dim, ...]]
 """A tensor's graph of layouts and its dims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A way to compute locally: a state for each operand and for the result.
+
+    `split` are the axes that divide the work.
+    """
+
+    operands: tuple[int, ...]
+    result: int
+    split: int
 
 
 def linear_in(op: Compute, operands: int) -> list[tuple[int, ...]]:

@@ -356,7 +356,8 @@ class _Situation:
 
     def slice_contracted(self, axis: Axis, others: list[tuple[int, Dim]]) -> None:
         """Let a contracted dim be sliced over an axis that the result is wanted partial over."""
-        dims = [dim for _, dim in others] or [d for d in self.gone if self.divides(d, (axis,))]
+        dims = [dim for _, dim in others]
+        dims = dims or [d for d in self.gone if self.divides(d, (*self.lists[d], axis))]
         if not dims:
             self.mask(axis)
             return

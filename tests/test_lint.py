@@ -228,7 +228,7 @@ def test_a_fault_is_found_and_fixed(seed: int, strategy: str) -> None:
 
 
 def test_other_lines_stay_as_they_are() -> None:
-    """Comments, blanks and spelling of the lines that are not in question are kept."""
+    """Comments, blanks and spelling of other lines are kept, and the comment of a line that goes."""
     text = """# a program
 mesh X=4
 dims I=64, J=64, K=64
@@ -241,7 +241,9 @@ forward:
     C[I_X,K] = Slice_{X,I}(C[I,K])     # and sliced
     D[I_X,K]=gelu(C[I_X,K])
 """
-    expected = text.replace("    C[I,K] = AllReduce_X(C[I,K]{U_X})  # here\n", "").replace(
+    expected = text.replace(
+        "    C[I,K] = AllReduce_X(C[I,K]{U_X})  # here\n", "    # here\n"
+    ).replace(
         "C[I_X,K] = Slice_{X,I}(C[I,K])     # and",
         "C[I_X, K] = ReduceScatter_{X,I}(C[I, K]{U_X})     # and",
     )

@@ -7,11 +7,15 @@ marks what is on the critical path.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from shardlang.backends.units import amount, count, si, UNITS
 from shardlang.cost.models import LATENCIES
 from shardlang.cost.report import PASSES, Report
 from shardlang.ir.printer import found, notes
+
+if TYPE_CHECKING:
+    from shardlang.cost.schedule import Timeline
 
 NO_BREAK = "\u00a0"
 GAP = 2
@@ -82,6 +86,20 @@ def table(
                 cells.append(text.rjust(widths[i]) if i in right else text.ljust(widths[i]))
             lines.append((indent + (" " * GAP).join(cells)).rstrip())
     return lines
+
+
+def timeline(found: Timeline, width: int = 80) -> str:
+    """Print the lanes of a schedule under a heading, and what it comes to."""
+    rows = [f"  {row}".rstrip() for row in found.to_text(width - 2).splitlines()]
+    total, waits = si(found.seconds, "s"), si(found.exposed, "s")
+    return "\n".join(
+        (
+            "Timeline  (simulated: each step as early as what it reads and its lane allow)",
+            *rows,
+            f"  T_scheduled = {total}, of which {waits} the matrix unit waits",
+            "",
+        )
+    )
 
 
 class _Printer:

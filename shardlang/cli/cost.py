@@ -105,5 +105,7 @@ def _rendered(report: Report, arguments: Namespace) -> str:
             color = not to_file and wants_color(sys.stdout, forbidden=arguments.no_color)
             text, form = report.to_text(width=width(), color=color), "text"
     if timeline is not None:
-        text += "\n" + dress(timeline.described(min(width(), 100)), form)
+        from shardlang.backends.report_text import timeline as drawn
+
+        text += "\n" + dress(drawn(timeline, min(width(), 100)), form)
     return text

@@ -97,17 +97,6 @@ class Timeline:
         rows = [f"{lane:<{name}}  {''.join(self._bar(lane, room))}" for lane in self.lanes]
         return "\n".join(rows)
 
-    def described(self, width: int = 80) -> str:
-        """Print the lanes under a heading, and what the schedule comes to."""
-        from shardlang.backends.units import si  # noqa: PLC0415  (it reads quantities of reports)
-
-        total, waits = si(self.seconds, "s"), si(self.exposed, "s")
-        return (
-            "Timeline  (simulated: each step as early as what it reads and its lane allow)\n"
-            + "\n".join(f"  {row}".rstrip() for row in self.to_text(width - 2).splitlines())
-            + f"\n  T_scheduled = {total}, of which {waits} the matrix unit waits\n"
-        )
-
     def _bar(self, lane: str, room: int) -> Iterator[str]:
         own = [event for event in self.events if lane in event.lanes]
         for cell in range(room):

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import shardlang as sl
 from shardlang.ir.plan import Plan
-from shardlang.planner.prices import price
+from shardlang.planner.prices import price_all
 from shardlang.planner.program import plan_program
 
 AXES = {
@@ -124,15 +124,8 @@ def one(axes: int, rank: int, layers: int, budget: float) -> None:
 
 def moved(plan: Plan) -> Fraction:
     """Add up the bytes that a device moves."""
-    sizes = plan.program.sizes.known
-    return sum(
-        (
-            price(step.op, step.inputs[0], step.output, plan.program.mesh, sizes)
-            for _, step in plan.steps()
-            if not step.is_compute
-        ),
-        Fraction(0),
-    )
+    program = plan.program
+    return price_all((*plan.forward, *plan.backward), program.mesh, program.sizes.known)
 
 
 def main() -> int:

@@ -240,7 +240,6 @@ def check(
     """
     from dataclasses import replace
 
-    from shardlang.advice.lint import advised
     from shardlang.cost.hardware import hardware_mistakes, hardware_of, slice_mistakes
     from shardlang.passes import check as check_program
     from shardlang.source import Source
@@ -252,6 +251,8 @@ def check(
             resolved = replace(resolved, explicit=True)
         listed = check_program(resolved)
         if resolved.explicit and all(each.severity == "warning" for each in listed):
+            from shardlang.advice.lint import advised  # loads the planner, for such programs alone
+
             listed = advised(resolved, listed, prices)
         found += listed
     except ShardlangError as error:

@@ -15,7 +15,7 @@ import shardlang as sl
 from peers_lib import hlo, xla
 from shardlang.ir.plan import Plan
 from shardlang.ir.printer import print_plan
-from shardlang.planner.prices import price
+from shardlang.planner.prices import price_all
 
 RUNS = 9
 """Timed runs of each program, by turns."""
@@ -27,15 +27,8 @@ FAINT = 1e-2
 
 def moved(plan: Plan) -> Fraction:
     """Add up the bytes that the plan says a device sends."""
-    sizes = plan.program.sizes.known
-    return sum(
-        (
-            price(step.op, step.inputs[0], step.output, plan.program.mesh, sizes)
-            for _, step in plan.steps()
-            if not step.is_compute
-        ),
-        Fraction(0),
-    )
+    program = plan.program
+    return price_all((*plan.forward, *plan.backward), program.mesh, program.sizes.known)
 
 
 def measure(text: str, *, budget: float, wall: bool) -> dict[str, Any]:

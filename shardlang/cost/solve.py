@@ -127,8 +127,7 @@ def when(
         return _at_split(name, math.terms[0], split, known, unset)
     if split is not None:
         return Solution(name, f"{math} > {split.text}", how="open")
-    sizes = {n: v for n, v in known.items() if n not in unset}
-    return _solve(report, name, math, comms, {**sizes, **unset}, unset)
+    return _solve(report, name, math, comms, known, unset)
 
 
 def constraint_of(
@@ -597,7 +596,7 @@ def _at_split(
 
     text, alone, border, rising = solved(unset)
     general = solved({})[0]
-    value = None if border is None else border.value(split.sums.values({**known, **unset}))
+    value = None if border is None else border.value(split.sums.values(known))
     return Solution(
         name,
         text,

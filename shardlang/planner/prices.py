@@ -19,7 +19,7 @@ another network: switches that copy and add in flight, so that a device sends a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
@@ -34,6 +34,7 @@ from shardlang.ir.ops import (
     Relayout,
     Slice,
 )
+from shardlang.ir.plan import Step
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
 
 
@@ -331,6 +332,20 @@ def price(
             return table.all_to_all(moved)
         case Permute():
             return table.permute(moved)
+
+
+def price_all(
+    steps: Iterable[Step], mesh: Mesh, sizes: Mapping[str, int], prices: str | Prices = "link"
+) -> Fraction:
+    """Add up what the relayouts among some steps cost one device, in the list's unit."""
+    return sum(
+        (
+            price(step.op, step.inputs[0], step.output, mesh, sizes, prices)
+            for step in steps
+            if isinstance(step.op, Relayout)
+        ),
+        Fraction(0),
+    )
 
 
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:

@@ -48,7 +48,7 @@ from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
-from shardlang.planner.prices import price, Prices
+from shardlang.planner.prices import price, price_all, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
 from shardlang.planner.ways import Local, ways
@@ -602,18 +602,6 @@ def _backward(
                 problem.add(Operation(None, (operand,), line.result, "backward", line.span))
 
 
-def price_of(steps: Iterable[Step], problem: Problem) -> Fraction:
-    """Add up what the relayouts of a plan cost in the problem's prices."""
-    return sum(
-        (
-            price(s.op, s.inputs[0], s.output, problem.mesh, problem.sizes, problem.prices)
-            for s in steps
-            if isinstance(s.op, Relayout)
-        ),
-        Fraction(0),
-    )
-
-
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
     """Add up the FLOPs of a device that count for T_math."""
     found = Fraction(0)
@@ -625,7 +613,8 @@ def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
 
 def total_of(plan: Plan, problem: Problem) -> Fraction:
     """Give a plan's cost as the problem counts it: its price, and with a rate the time of its FLOPs."""
-    found = price_of((*plan.forward, *plan.backward), problem)
+    steps = (*plan.forward, *plan.backward)
+    found = price_all(steps, problem.mesh, problem.sizes, problem.prices)
     if problem.rate is not None:
         found += work_of(plan, problem.sizes) / problem.rate
     return found

@@ -18,7 +18,6 @@ from time import monotonic
 
 from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import load_hardware
-from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
 from shardlang.passes.keep import alternatives, kept_copies
@@ -27,7 +26,7 @@ from shardlang.planner.memory import plan_within
 from shardlang.planner.orders import Ordered, plans_in_orders
 from shardlang.planner.overlap import plan_overlapped
 from shardlang.planner.parts import best_of_parts
-from shardlang.planner.prices import price, Prices, prices_of, seconds
+from shardlang.planner.prices import price_all, Prices, prices_of, seconds
 from shardlang.planner.solve import Aim, solve, Task
 
 BUDGET = 60.0
@@ -163,17 +162,9 @@ def _holdings(plan: Plan, prices: Prices) -> tuple[Holding, ...]:
     found: list[Holding] = []
     for kept in kept_copies(plan.program, plan.forward, plan.backward):
         held = (copy.local_bytes.evaluate(sizes).number or Fraction(0) for copy in kept.copies)
-        moved = (
-            price(s.op, s.inputs[0], s.output, mesh, sizes, prices)
-            for s in kept.steps
-            if isinstance(s.op, Relayout)
-        )
-        found.append(Holding(kept.leaf.name, _sum(list(held)), _sum(list(moved))))
+        moved = price_all(kept.steps, mesh, sizes, prices)
+        found.append(Holding(kept.leaf.name, sum(held, Fraction(0)), moved))
     return tuple(found)
-
-
-def _sum(amounts: Sequence[Fraction]) -> Fraction:
-    return sum(amounts, Fraction(0))
 
 
 def plan_program(

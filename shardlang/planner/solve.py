@@ -19,14 +19,13 @@ from math import prod
 from time import monotonic
 
 from shardlang.cost.flops import counts, flops
-from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Objective, Plan, Proof, Step
 from shardlang.ir.program import Program
 from shardlang.ir.types import Dim
 from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
-from shardlang.planner.prices import price, Prices
+from shardlang.planner.prices import price_all, Prices
 from shardlang.planner.problem import build, OutOfTimeError, Problem, total_of, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search
@@ -125,12 +124,11 @@ def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Frac
     That one is the FLOPs that count over all devices: no way divides them by more.
     """
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
-    math = comms = least = Fraction(0)
+    math = least = Fraction(0)
+    comms = price_all((*plan.forward, *plan.backward), mesh, sizes, prices)
     devices = prod(info.size or 1 for info in mesh.axes)
     for section, step in plan.steps():
-        if isinstance(step.op, Relayout):
-            comms += price(step.op, step.inputs[0], step.output, mesh, sizes, prices)
-        elif counts(step, section):
+        if counts(step, section):
             math += (flops(step).evaluate(sizes).number or 0) / rate
             whole = prod(extent(d, sizes) for d in index_dims(step)) * 2
             least += Fraction(whole, devices) / rate

@@ -21,15 +21,22 @@ LABELS = {
     "gathered_peak": "gathered",
 }
 
+
+class Notation(str):
+    """A line of the notation."""
+
+    __slots__ = ()
+
+
 Cell = str | Formula | Array | Condition
-"""A cell keeps its formula, array or condition, for those who print them otherwise."""
+"""A cell keeps its formula, array, condition or line, for those who print them otherwise."""
 
 
 @dataclass(frozen=True)
 class Block:
     """A titled table: `code` columns hold formulas and notation, `numbers` are flush right.
 
-    `wide` columns hold sentences, which may be broken into lines.
+    `wide` columns hold sentences, which may be broken into lines; a narrow page leaves out the `more` ones.
 
     `cells` are the rows with formulas and arrays as objects; `rows` the same as text.
     """
@@ -41,6 +48,7 @@ class Block:
     numbers: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     wide: tuple[str, ...] = field(default=())
+    more: tuple[str, ...] = field(default=())
 
     @property
     def rows(self) -> list[list[str]]:
@@ -57,7 +65,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(
             (
                 cost.pass_,
-                f"{cost.op} over {', '.join(cost.axes)}",
+                Notation(cost.move),
                 cost.step.inputs[0],
                 cost.step.output,
                 cost.bytes.formula,
@@ -69,19 +77,22 @@ def blocks(report: Report) -> Iterator[Block]:
             )
             for cost in report.collectives
         ),
-        ("from", "to", "bytes", "seconds"),
+        ("collective", "from", "to", "bytes", "seconds"),
         ("B", "s"),
         () if report.collectives else ("none",),
+        ("from", "to"),
+        ("seconds", "reason"),
     )
     yield Block(
         "Compute",
         ("pass", "step", "FLOPs", "FLOP"),
         tuple(
-            (cost.pass_, cost.einsum, cost.flops.formula, amount(cost.flops, "FLOP"))
+            (cost.pass_, Notation(cost.einsum), cost.flops.formula, amount(cost.flops, "FLOP"))
             for cost in report.compute
         ),
         ("step", "FLOPs"),
         ("FLOP",),
+        wide=("step",),
     )
     for name in PASSES if report.plan.backward else PASSES[:1]:
         totals = report.totals[name]
@@ -92,7 +103,12 @@ def blocks(report: Report) -> Iterator[Block]:
         condition: tuple[Cell, ...] = ("compute-bound", totals.condition, holds)
         title = {"forward": "Forward", "backward": "Backward", "total": "Both passes"}[name]
         yield Block(
-            title, ("quantity", "formula", "value"), (*rows, condition), ("formula",), ("value",)
+            title,
+            ("quantity", "formula", "value"),
+            (*rows, condition),
+            ("formula",),
+            ("value",),
+            wide=("formula",),
         )
     yield Block(
         "Memory of one device",
@@ -100,6 +116,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(_row(key, report.memory.quantity(key), "B") for key in MEMORY),
         ("formula",),
         ("value",),
+        wide=("formula",),
     )
     if report.plan.alternatives:
         yield Block(
@@ -107,6 +124,7 @@ def blocks(report: Report) -> Iterator[Block]:
             ("at", "instead", "cheaper when"),
             tuple((a.at, a.instead, a.cheaper_when) for a in report.plan.alternatives),
             ("at", "instead", "cheaper when"),
+            wide=("at", "instead", "cheaper when"),
         )
     if report.warnings:
         yield Block("Warnings", notes=report.warnings)

@@ -10,7 +10,7 @@ from math import prod
 import pytest
 
 import shardlang as sl
-from shardlang.planner.meshes import best_meshes, factorisations
+from shardlang.planner.meshes import factorisations
 from shardlang.planner.placement import anywhere, place
 from shardlang.planner.prices import prices_of
 from shardlang.planner.program import aim_of
@@ -114,7 +114,7 @@ BLOCK = "In[B, D] · W_in[D, F] · W_out[F, D] -> Out[B, D]"
 def test_a_small_model_is_trained_data_parallel():
     """With much batch and little memory taken, weights lie on every device."""
     program = sl.parse(f"dims B=1Mi, D=1024, F=4096\n{BLOCK}")
-    best = best_meshes(program, 16, hardware=CHIP).candidates[0]
+    best = sl.best_meshes(program, 16, hardware=CHIP).candidates[0]
 
     assert prod(best.mesh.values()) == 16
     assert [str(a) for a in best.arrays[1:3]] == ["W_in[D, F]", "W_out[F, D]"]
@@ -124,7 +124,7 @@ def test_a_small_model_is_trained_data_parallel():
 def test_memory_makes_weights_split():
     """A model whose weights and adam's state fit no device is split, and what is found fits."""
     program = sl.parse(f"optimizer adam\ndims B=64Ki, D=32Ki, F=256Ki\n{BLOCK}")
-    found = best_meshes(program, 64, hardware=CHIP)
+    found = sl.best_meshes(program, 64, hardware=CHIP)
 
     assert found.limit == 96 * 10**9
     assert found.candidates
@@ -136,7 +136,7 @@ def test_memory_makes_weights_split():
 def test_answers_are_ranked_and_differ():
     """Times rise from one answer to the next, and no two are the same in everything."""
     program = sl.load("examples/mlp.shd")
-    found = best_meshes(program, 64).candidates
+    found = sl.best_meshes(program, 64).candidates
     keys = [(c.t_overlapped, c.t_serial, c.memory) for c in found]
 
     assert keys == sorted(keys)
@@ -147,7 +147,7 @@ def test_answers_are_ranked_and_differ():
 def test_times_are_those_of_cost():
     """What is ranked is what `cost` reports of the same plan."""
     program = sl.load("examples/mlp.shd")
-    for each in best_meshes(program, 16).candidates[:3]:
+    for each in sl.best_meshes(program, 16).candidates[:3]:
         total = sl.cost(each.plan, hardware=CHIP, model="link").total
 
         assert each.t_comms == total.quantity("t_comms").value
@@ -157,7 +157,7 @@ def test_times_are_those_of_cost():
 def test_axes_beyond_a_node_cross_the_network():
     """On nodes of 8 the last axes lie inside; the others are priced, and shown, as @dcn."""
     program = sl.parse(f"dims B=256Ki, D=8192, F=32Ki\n{BLOCK}")
-    best = best_meshes(program, 32, hardware="h100").candidates[0]
+    best = sl.best_meshes(program, 32, hardware="h100").candidates[0]
     networks = {i.axis.name: (i.size, i.network) for i in best.plan.program.mesh.axes}
 
     assert networks == {"X": (4, "dcn"), "Y": (8, "ici")}
@@ -166,7 +166,7 @@ def test_axes_beyond_a_node_cross_the_network():
 def test_axes_that_the_program_puts_across_keep_their_sizes():
     """`P=2 @dcn` stays; the chips are divided over the other axes."""
     program = sl.parse(f"mesh P=2 @dcn, X, Y\ndims B=256Ki, D=8192, F=32Ki\n{BLOCK}")
-    found = best_meshes(program, 32, hardware=CHIP)
+    found = sl.best_meshes(program, 32, hardware=CHIP)
 
     assert {c.mesh["P"] for c in found.candidates} == {2}
     assert {prod(c.mesh.values()) for c in found.candidates} == {32}

@@ -67,11 +67,11 @@ COMMANDS: tuple[Command, ...] = (
     cost,
     lower,
     explain,
-    explore,
     emit_jax,
     check,
     verify,
     solve,
+    explore,
     fmt,
     hardware,
 )

@@ -84,7 +84,11 @@ def ways(
 
     `nodes` says that the model's formulas know of nodes.
     """
+    in_nodes = nodes and topology is not None and topology.kind != "torus"
     for sizes in grid.positions():
+        if not shape and not in_nodes:
+            yield sizes, tuple(size == 1 for size in sizes)
+            continue
         known = {name: Fraction(size) for name, size in grid.at(sizes).items()}
         found = wire(topology, shape, grid.axes, known)
         if isinstance(found, Wiring):

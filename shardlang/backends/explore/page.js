@@ -490,7 +490,7 @@ function radios(legend, name, options, get, set) {
 
 function hardwareControl() {
   const select = el("select", { id: "hardware" });
-  const groups = [[D.machines.slice(0, 1), "at first"], [D.machines.slice(1).filter(m => m.torus), "on a torus"], [D.machines.slice(1).filter(m => !m.torus), "in nodes"]];
+  const groups = [[D.machines.slice(0, 1), "given"], [D.machines.slice(1).filter(m => m.torus), "on a torus"], [D.machines.slice(1).filter(m => !m.torus), "in nodes"]];
   for (const [listed, label] of groups) {
     if (!listed.length) continue;
     select.append(el("optgroup", { label }, ...listed.map(machine => el("option", { value: D.machines.indexOf(machine) }, machine.name))));
@@ -599,13 +599,13 @@ const percent = part => part >= 9.995 ? `${digits(part, 3)} times` : `${digits(p
 function answer(found) {
   const pass = passOf(found), machine = D.machines[state.machine];
   const total = found.memory.find(part => part.key === "total")?.value;
-  const item = (title, value, note, bad = false) => el("div", {}, el("dt", {}, title), el("dd", { class: `value${bad ? " warn" : ""}` }, value), el("dd", { class: `note${bad ? " warn" : ""}` }, note));
+  const item = (title, value, note, bad = false) => el("div", {}, el("dt", {}, title), el("dd", { class: `value${bad ? " warn" : ""}` }, value), el("dd", { class: `note${bad ? " warn" : ""}` }, ...[note].flat()));
   const get = key => pass ? pass.totals.get(key)?.value : NaN;
   const over = total > machine.hbm && machine.hbm !== null;
   const ratio = get("t_comms") / get("t_math");
   const label = SINGLE ? "" : `${found.program.label}: `;
   const list = el("dl", {},
-    item(`${label}T_overlapped, ${PASS_NAMES.get(state.pass)}`, si(get("t_overlapped"), "s"), `T_math ${si(get("t_math"), "s")}, T_comms ${si(get("t_comms"), "s")}`),
+    item(`${label}T_overlapped, ${PASS_NAMES.get(state.pass)}`, si(get("t_overlapped"), "s"), [`T_math ${si(get("t_math"), "s")}`, el("br"), `T_comms ${si(get("t_comms"), "s")}`]),
     item("Compute-bound", yesNo(pass?.bound), !pass || Number.isNaN(ratio) ? "" : `T_comms is ${percent(ratio)} of T_math`),
     item("Compute-bound where", pass ? crossingText(pass.crossing) : "—", state.over === null || !pass?.crossing || !Number.isFinite(pass.crossing.low ?? pass.crossing.high ?? NaN) ? `whatever ${state.over ?? "the batch"} is` : `${state.over} is ${whole(state.dims.get(state.over))}`),
     item("Memory of a device", si(total, "B"), machine.hbm === null ? "no HBM size is known" : over ? `${si(total - machine.hbm, "B")} more than its ${si(machine.hbm, "B")}` : `${percent(total / machine.hbm)} of ${si(machine.hbm, "B")}`, over),
@@ -728,7 +728,7 @@ function times(found) {
   }
   rows.push({ cells: ["compute-bound", ...passes.map(([name, pass]) => ({ cell: yesNo(pass.bound), q: [`${name}.bound`, pass.bound] }))] });
   if (state.over !== null) {
-    rows.push({ cells: [el("span", {}, "where ", code(state.over)), ...passes.map(([name, pass]) => ({ cell: crossingText(pass.crossing, true), q: [`${name}.crossing`, crossingValue(pass.crossing)] }))] });
+    rows.push({ cells: [`where ${state.over}`, ...passes.map(([name, pass]) => ({ cell: crossingText(pass.crossing, true), q: [`${name}.crossing`, crossingValue(pass.crossing)] }))] });
   }
   box.replaceChildren(table(["", ...passes.map(([name]) => PASS_NAMES.get(name))], rows, { over: true, label: "Times of one device" }));
 }
@@ -879,7 +879,7 @@ function picture(all) {
   }
   const top = Math.ceil(Math.log10(Math.max(...values)) - 1e-9);
   const bottom = Math.max(Math.floor(Math.log10(Math.min(...values)) + 1e-9), top - 9);
-  const labelWidth = Math.min(width * .3, 14 + 7 * Math.max(...curves.map(curve => curve.label.length)));
+  const labelWidth = Math.min(width * .3, 14 + Math.max(...curves.map(curve => curve.label.length * (curve.kind === "strong" ? 8 : 7))));
   const left = 52, right = width - labelWidth, ceiling = 26, floor = height - 26;
   const x = size => left + (Math.log10(size) - first) / (last - first) * (right - left);
   const y = value => floor - (Math.log10(value) - bottom) / Math.max(top - bottom, 1) * (floor - ceiling);
@@ -950,13 +950,16 @@ function picture(all) {
 }
 
 function caption(all, dim) {
-  const lines = SINGLE ? "" : "Each line is the T_comms of a program. ";
   const found = all[state.program], pass = passOf(found);
-  if (!pass?.crossing) return lines;
-  const subject = SINGLE ? "" : `${found.program.label}: `;
-  if (pass.crossing.always) return `${lines}${subject}computation takes longer than communication at every ${dim.name}.`;
-  if (pass.crossing.never) return `${lines}${subject}communication takes at least as long as computation at every ${dim.name}.`;
-  return `${lines}${subject}computation takes longer than communication where ${crossingText({ ...pass.crossing })}; now ${dim.name} = ${whole(state.dims.get(dim.name))}.`;
+  const said = SINGLE ? [] : ["Each line is the T_comms of a program."];
+  if (pass?.crossing) {
+    const subject = SINGLE ? "Computation" : `In ${found.program.label} computation`;
+    const where = pass.crossing.always ? `longer than communication at every ${dim.name}`
+      : pass.crossing.never ? `no longer than communication at any ${dim.name}`
+      : `longer than communication where ${crossingText(pass.crossing)}`;
+    said.push(`${subject} takes ${where}; now ${dim.name} = ${whole(state.dims.get(dim.name))}.`);
+  }
+  return said.join(" ");
 }
 
 function pictureTable(all, dim, first, last) {

@@ -245,8 +245,14 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("model", ["book", "link", "link-ring"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *((n, m) for n in PROGRAMS for m in ("book", "link")),
+        ("mlp", "link-ring"),
+        ("pod", "link-ring"),
+    ],
+)
 def test_numbers_are_those_of_the_library(show, name, model):
     """At random sizes, meshes and chips, each number shown is what `sl.cost` gives there."""
     own = subject(PROGRAMS[name])
@@ -264,15 +270,14 @@ def test_numbers_are_those_of_the_library(show, name, model):
 
 
 @pytest.mark.parametrize("chip", ["h100", "gb200_nvl72", "mi300x", "tpu_v5e"])
-@pytest.mark.parametrize("mesh", [(2, 4), (16, 8), (128, 64), (64, 1), (1, 512), (1, 1)])
-def test_nodes_are_filled_as_in_the_library(show, chip, mesh):
+def test_nodes_are_filled_as_in_the_library(show, chip):
     """Meshes inside of a node, across nodes, and with an axis that spans both."""
     own = subject(PROGRAMS["mlp"])
     opened = show(page([own], model="link"))
-    opened.go(fragment({"B": 65_536, "D": 8192}, list(mesh), chip, None))
-
-    sets = {"B": 65_536, "D": 8192, "X": mesh[0], "Y": mesh[1]}
-    compare(opened, sl.cost(own.plan, chip, model="link", sets=sets))
+    for mesh in ([2, 4], [16, 8], [128, 64], [64, 1], [1, 512], [1, 1]):
+        opened.go(fragment({"B": 65_536, "D": 8192}, mesh, chip, None))
+        sets = {"B": 65_536, "D": 8192, "X": mesh[0], "Y": mesh[1]}
+        compare(opened, sl.cost(own.plan, chip, model="link", sets=sets))
 
 
 def test_the_start_is_what_cost_says(show):
@@ -425,20 +430,20 @@ def test_sliders_move_by_keyboard(show):
 
 def test_the_address_keeps_the_state(show):
     """A copied address shows the same numbers; what makes no sense in one is left out."""
-    own = subject(PROGRAMS["names"])
-    opened = show(page([own], model="link"))
+    text = page([subject(PROGRAMS["names"])], model="link")
+    opened = show(text)
     opened.tab.fill("#dim-0", "5000")
     opened.tab.select_option("#hardware", label="h200")
     opened.tab.focus("#axis-0-0")
     opened.tab.keyboard.press("ArrowLeft")
     kept = opened.tab.evaluate("location.hash")
-    again = show(page([own], model="link"), fragment=kept)
+    again = show(text, fragment=kept)
 
     assert opened.numbers() == again.numbers()
     assert again.tab.evaluate("location.hash") == kept
-    start = show(page([own], model="link")).numbers()
+    start = show(text).numbers()
     for bad in ("#β=-1&toString=1.5", "#.mesh=5,7", "#.hardware=no&%E0%A4%A=1&.over=x", "#=&&=="):
-        assert show(page([own], model="link"), fragment=bad).numbers() == start
+        assert start == show(text, fragment=bad).numbers()
 
 
 def test_bad_size_is_refused(show):
@@ -551,20 +556,21 @@ def states() -> dict[str, tuple[list[Subject], str]]:
 
 
 @pytest.mark.parametrize("name", ["one", "four", "pod", "names"])
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_nothing_scrolls_sideways(show, name, width):
+def test_nothing_scrolls_sideways(show, name):
     """The page is as wide as the screen, with everything open."""
     subjects, where = states()[name]
-    tab = show(page(subjects, model="link"), width=width, fragment=where).tab
+    tab = show(page(subjects, model="link"), fragment=where).tab
     tab.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
+    for width in (360, 414, 600, 768, 1024, 1280):
+        tab.set_viewport_size({"width": width, "height": 740})
 
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    beyond = tab.eval_on_selector_all(
-        "body *",
-        f"""all => all.filter(e => !e.closest('.wide, pre, .unseen') && e.checkVisibility()
-        && e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))""",
-    )
-    assert [] == beyond
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        beyond = tab.eval_on_selector_all(
+            "body *",
+            f"""all => all.filter(e => !e.closest('.wide, pre, .unseen') && e.checkVisibility()
+            && e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))""",
+        )
+        assert [] == beyond
 
 
 CONTRAST = """() => {
@@ -702,6 +708,37 @@ def test_programs_with_nothing_to_move(show, text):
     sets = {dim["name"]: dim["size"] for dim in data["dims"]}
 
     compare(opened, sl.cost(own.plan, "tpu_v5p", sets=sets))
+
+
+CHIP = """
+topology = "torus"
+flops.bf16 = 4e14
+hbm = { value = 64, unit = "GiB", source = "data sheet" }
+W_hbm = 2e12
+W_ici = 1.5e11
+w_ici = 7.5e10
+ici_axes = 2
+wrap_cube = 1
+"""
+
+
+@pytest.mark.parametrize("line", ["chip.toml", "chip.toml 8x8", '"chip.toml#mine" 8x8'])
+def test_a_chip_of_ones_own(show, tmp_path, line):
+    """A chip described beside the program is the first choice, with its slice."""
+    head = "[mine]\n" if "#" in line else ""
+    (tmp_path / "chip.toml").write_text(head + CHIP, encoding="utf-8")
+    program = tmp_path / "own.shd"
+    text = (EXAMPLES / "mlp.shd").read_text(encoding="utf-8")
+    program.write_text(text.replace("X=16, Y=4", "X=8, Y=8").replace("tpu_v5p", line), "utf-8")
+    own = subject(program)
+    opened = show(page([own], model="link"))
+
+    compare(opened, sl.cost(own.plan, model="link"))
+    shape = line.partition(" ")[2]
+    chosen = opened.tab.eval_on_selector("#hardware", "e => e.selectedOptions[0].textContent")
+    assert chosen == ("mine" if head else "chip") + (f" {shape}" if shape else "")
+    opened.go("B=5000")
+    compare(opened, sl.cost(own.plan, model="link", sets={"B": 5000}))
 
 
 def test_forward_alone(show):

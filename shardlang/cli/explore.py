@@ -77,9 +77,8 @@ def _names(program: Program) -> frozenset[str]:
 def _labels(programs: Sequence[Program]) -> list[str]:
     """Name programs by their files: without folder and ending, where they still differ then."""
     names = [program.source.name for program in programs]
-    short = [name.removeprefix("<").removesuffix(">") for name in names]
-    stems = [Path(name).stem for name in short]
-    labels = stems if len(set(stems)) == len(stems) else short
+    stems = ["program" if name in ("<-e>", "<stdin>") else Path(name).stem for name in names]
+    labels = stems if len(set(stems)) == len(stems) else names
     return [
         label if labels.count(label) == 1 else f"{label} ({labels[: i + 1].count(label)})"
         for i, label in enumerate(labels)

@@ -102,6 +102,8 @@ class _Page:
             "overlap": report.overlap,
             "exact": report.exact,
             "labels": {**LABELS, "bytes": "bytes moved"},
+            "sums": list(_sums(report)),
+            "open": self._open(),
             "dims": self._dims(),
             "meshes": [
                 {
@@ -124,6 +126,15 @@ class _Page:
             "formulas": self.table.formulas,
         }
 
+    def _open(self) -> list[str]:
+        """List what nothing gives a value: dims, axes, and the hardware."""
+        sizes = [
+            item for report in self.base for item in (*report.dims.items(), *report.mesh.items())
+        ]
+        found = dict.fromkeys(name for name, size in sizes if size is None)
+        named = any(report.hardware is not None for report in self.base)
+        return [*found, *(() if named else ("the hardware",))]
+
     # --- names and sizes ---
 
     def _mesh(self, report: Report) -> int:
@@ -140,6 +151,8 @@ class _Page:
             found[symbol] = ("figure", figure)
         for info in report.axes:
             found[symbols.links(info.axis)] = ("links", mesh, info.axis.name)
+        for symbol in symbols.kinds:
+            found.setdefault(symbol, ("figure", symbol))
         return found
 
     def _derived(self, report: Report) -> dict[str, Any]:
@@ -357,6 +370,15 @@ class _Page:
         for name, axes in found:
             size = literal_size(name)
             yield self.table.variable(own[name]) if size is None else -size, list(axes)
+
+
+def _sums(report: Report) -> Iterator[tuple[str, str]]:
+    """Give the totals that are short to say in others."""
+    math, comms = (report.total.quantity(key).formula for key in ("t_math", "t_comms"))
+    if report.total.quantity("t_overlapped").formula == Formula.largest((math, comms)):
+        yield "t_overlapped", "max(T_math, T_comms)"
+    if report.total.quantity("t_serial").formula == math + comms:
+        yield "t_serial", "T_math + T_comms"
 
 
 def _axes(report: Report) -> tuple[AxisInfo, ...]:

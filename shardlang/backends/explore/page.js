@@ -7,7 +7,7 @@ const PASSES = D.programs.some(p => p.passes.length > 1) ? ["forward", "backward
 const PASS_NAMES = new Map([["forward", "forward"], ["backward", "backward"], ["total", "both"]]);
 const WORDS = new Map([["forward", "the forward pass"], ["backward", "the backward pass"], ["total", "both passes"]]);
 const SINGLE = D.programs.length === 1;
-const SUMS = new Map([["t_overlapped", "max(T_math, T_comms)"], ["t_serial", "T_math + T_comms"]]);
+const SUMS = new Map(D.sums);
 
 // --- evaluation ---------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ function table(head, rows, options = {}) {
   const role = name => layout ? { role: name } : {};
   const body = el("tbody", role("rowgroup"));
   for (const row of rows) {
-    const line = el("tr", { class: row.class, ...role("row"), "aria-selected": row.selected });
+    const line = el("tr", { class: row.class, ...role("row"), "aria-current": row.current });
     if (row.wide) line.append(el("th", { colspan: head.length, scope: "rowgroup" }, row.wide));
     else row.cells.forEach((cell, i) => {
       const given = cell?.cell ? cell : { cell };
@@ -606,7 +606,7 @@ function answer(found) {
   const label = SINGLE ? "" : `${found.program.label}: `;
   const list = el("dl", {},
     item(`${label}T_overlapped, ${PASS_NAMES.get(state.pass)}`, si(get("t_overlapped"), "s"), [`T_math ${si(get("t_math"), "s")}`, el("br"), `T_comms ${si(get("t_comms"), "s")}`]),
-    item("Compute-bound", yesNo(pass?.bound), !pass || Number.isNaN(ratio) ? "" : `T_comms is ${percent(ratio)} of T_math`),
+    item("Compute-bound", yesNo(pass?.bound), !Number.isFinite(ratio) ? "" : `T_comms is ${percent(ratio)} of T_math`),
     item("Compute-bound where", pass ? crossingText(pass.crossing) : "—", state.over === null || !pass?.crossing || !Number.isFinite(pass.crossing.low ?? pass.crossing.high ?? NaN) ? `whatever ${state.over ?? "the batch"} is` : `${state.over} is ${whole(state.dims.get(state.over))}`),
     item("Memory of a device", si(total, "B"), machine.hbm === null ? "no HBM size is known" : over ? `${si(total - machine.hbm, "B")} more than its ${si(machine.hbm, "B")}` : `${percent(total / machine.hbm)} of ${si(machine.hbm, "B")}`, over),
   );
@@ -672,7 +672,7 @@ function compare(all) {
     const cell = key => ({ cell: si(value(key), "s"), q: [`${i}.${state.pass}.${key}`, value(key)] });
     const total = found.memory.find(part => part.key === "total")?.value;
     return {
-      selected: i === state.program ? "true" : null,
+      current: i === state.program ? "true" : null,
       cells: [
         el("span", {}, line, found.program.label), cell("t_math"), cell("t_comms"), cell("t_overlapped"),
         { cell: pass ? crossingText(pass.crossing) : "—", q: [`${i}.${state.pass}.crossing`, crossingValue(pass?.crossing)] },
@@ -698,7 +698,9 @@ function unitOf(key) {
 const labelOf = key => Object.hasOwn(D.labels, key) ? D.labels[key] : key.startsWith("t_") ? `T${key.slice(1)}` : key;
 
 function times(found) {
-  const box = $("times");
+  const box = $("times"), of = SINGLE ? "" : `, ${found.program.label}`;
+  $("times-title").textContent = `Times of one device${of}`;
+  $("memory-title").textContent = `Memory of one device${of}`;
   if (!found.variant) {
     box.replaceChildren(el("p", {}, "None: the mesh does not fit."));
     return;
@@ -749,7 +751,7 @@ function memory(all) {
       piece.style.background = partColor(part.key);
       track.append(piece);
     }
-    if (machine.hbm !== null && totals[i] > machine.hbm) {
+    if (machine.hbm !== null && scale > machine.hbm) {
       const mark = el("i", {});
       mark.style.left = `${machine.hbm / scale * 100}%`;
       track.append(mark);
@@ -767,7 +769,7 @@ function memory(all) {
       { cell: si(part.value, "B"), q: [`memory.${part.key}`, part.value] },
     ] };
   });
-  $("memory").replaceChildren(table([SINGLE ? "part" : found.program.label, "bytes"], rows, { label: "Memory of one device" }));
+  $("memory").replaceChildren(table(["part", "bytes"], rows, { label: "Memory of one device" }));
 }
 
 function collectives(found) {
@@ -807,7 +809,8 @@ function background(found) {
   $("formulas").replaceChildren(list);
   const said = [
     `Every number is of one device. Times assume peak rates${D.exact ? "" : " and no latency"}, so that T_overlapped is a lower bound.`,
-    "T_overlapped is the larger of T_math and T_comms, T_serial their sum.",
+    ...[...SUMS].map(([key, sum]) => `${labelOf(key)} is ${sum}.`),
+    ...(D.open.length ? [`Nothing says what ${D.open.join(", ")} ${D.open.length > 1 ? "are" : "is"}: what the page starts with is a guess.`] : []),
     "The collectives are those that were chosen for the sizes in the program; other sizes change what they cost, not which they are.",
     ...(found.variant?.slice ? [`On the slice ${found.variant.slice}.`] : []),
     ...(found.variant?.notes ?? []).map(note => `${note[0].toUpperCase()}${note.slice(1)}.`),
@@ -938,8 +941,10 @@ function picture(all) {
   ends.forEach((end, i) => { if (i && end.y < ends[i - 1].y + 15) end.y = ends[i - 1].y + 15; });
   const spill = ends.length ? ends.at(-1).y - floor : 0;
   if (spill > 0) for (let i = ends.length - 1, limit = floor; i >= 0; i--, limit -= 15) ends[i].y = Math.min(ends[i].y, limit);
+  const most = Math.floor((labelWidth - 7) / 7);
   for (const end of ends) {
-    const label = svg("text", { x: right + 7, y: end.y + 4, class: "name" }, end.curve.label);
+    const name = end.curve.label.length > most ? `${end.curve.label.slice(0, most - 1)}…` : end.curve.label;
+    const label = svg("text", { x: right + 7, y: end.y + 4, class: "name" }, name);
     label.style.fill = end.curve.color;
     if (end.curve.kind === "strong") label.style.fontWeight = 600;
     root.append(label);

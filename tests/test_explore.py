@@ -55,6 +55,17 @@ x[T_X, E, D] -> x2[T, E_X, D]
 """
 """A program with no weights, so that nothing is its batch."""
 
+CHIP = """
+topology = "torus"
+flops.bf16 = 4e14
+hbm = { value = 64, unit = "GiB", source = "data sheet" }
+W_hbm = 2e12
+W_ici = 1.5e11
+w_ici = 7.5e10
+ici_axes = 2
+wrap_cube = 1
+"""
+
 NAMES = """
 # </script><script>document.title = "run"</script> <!-- <script> ]]>
 mesh constructor=4, valueOf=2
@@ -298,6 +309,19 @@ def test_settings_hold_for_every_chip(show):
     compare(opened, sl.cost(own.plan, "h100", sets=sets))
 
 
+def test_hops_are_counted_whole(show):
+    """Where a hop takes a second, odd rings have (n-1)/2: four times those of Y, six those of X."""
+    own = subject(PROGRAMS["odd"])
+    own = Subject("odd", own.plan, {"T_hop": Fraction(1)})
+    opened = show(page([own], model="link"))
+    for mesh, hops in (([3, 9], 4 * 4 + 6 * 1), ([12, 3], 4 * 1 + 6 * 6)):
+        opened.go(fragment({}, mesh, "tpu_v5p", None))
+        sets = {"T_hop": Fraction(1), "X": mesh[0], "Y": mesh[1]}
+        compare(opened, sl.cost(own.plan, "tpu_v5p", model="link", sets=sets))
+
+        assert float(opened.numbers()["total.t_comms"]) == hops
+
+
 def test_slice(show):
     """On a slice the splits that fit are priced as they lie, and the others say why they don't."""
     own = subject(PROGRAMS["mlp"])
@@ -519,13 +543,22 @@ def test_notices(show):
     (crowded,) = [w for w in report.warnings if "axes of the interconnect" in w]
     assert crowded[1:] in said({"B": 65_536, "D": 4096}, [2, 8, 4], "tpu_v5e")
     assert "does not fit" in said({"B": 2**30, "D": 4096}, [2, 8, 4], "tpu_v5p")
-    lacking = [
-        m
-        for m in page_data([own])["machines"]
-        if "W_dcn" not in dict(m["figures"]) and "C" in dict(m["figures"])
-    ]
-    for machine in lacking[:1]:
-        assert "has no figure W_dcn" in said({"B": 65_536, "D": 4096}, [2, 8, 4], machine["name"])
+
+
+def test_figures_that_a_chip_lacks(show, tmp_path):
+    """Times that need them are left out, all else is there, and a notice names them."""
+    (tmp_path / "chip.toml").write_text(CHIP, encoding="utf-8")
+    own = subject(PROGRAMS["pod"])
+    chip = str(tmp_path / "chip.toml")
+    opened = show(page([own], chip))
+    report = sl.cost(own.plan, chip)
+
+    compare(opened, report)
+    assert report.total.quantity("t_comms").value is None
+    assert "chip has no figure W_dcn" in opened.tab.inner_text("#notices")
+    opened.go(".hardware=tpu_v5p")
+    assert "no figure" not in opened.tab.inner_text("#notices")
+    compare(opened, sl.cost(own.plan, "tpu_v5p"))
 
 
 def test_uneven_shards_are_those_that_check_refuses(show):
@@ -708,18 +741,6 @@ def test_programs_with_nothing_to_move(show, text):
     sets = {dim["name"]: dim["size"] for dim in data["dims"]}
 
     compare(opened, sl.cost(own.plan, "tpu_v5p", sets=sets))
-
-
-CHIP = """
-topology = "torus"
-flops.bf16 = 4e14
-hbm = { value = 64, unit = "GiB", source = "data sheet" }
-W_hbm = 2e12
-W_ici = 1.5e11
-w_ici = 7.5e10
-ici_axes = 2
-wrap_cube = 1
-"""
 
 
 @pytest.mark.parametrize("line", ["chip.toml", "chip.toml 8x8", '"chip.toml#mine" 8x8'])

@@ -100,9 +100,12 @@ def shorten(text: str, limit: int = 60) -> str:
     return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"
 
 
-def add_source(parser: ArgumentParser) -> None:
-    """Add where the program comes from, and what overrides it."""
-    parser.add_argument("file", metavar="FILE", nargs="?", help="a .shd file, or - for stdin")
+def add_source(parser: ArgumentParser, *, several: bool = False) -> None:
+    """Add where the program comes from, or `several` of them, and what overrides it."""
+    if several:
+        parser.add_argument("files", metavar="FILE", nargs="*", help=".shd files, or - for stdin")
+    else:
+        parser.add_argument("file", metavar="FILE", nargs="?", help="a .shd file, or - for stdin")
     parser.add_argument(
         "-e",
         dest="text",

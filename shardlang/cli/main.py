@@ -20,6 +20,7 @@ from shardlang.cli import (
     cost,
     emit_jax,
     explain,
+    explore,
     fmt,
     hardware,
     lower,
@@ -74,6 +75,7 @@ COMMANDS: tuple[Command, ...] = (
     verify,
     solve,
     plan,
+    explore,
     fmt,
     hardware,
 )

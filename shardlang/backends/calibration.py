@@ -39,7 +39,9 @@ def _value(name: str, value: float) -> str:
 
 
 def _run(run: Prediction) -> list[str]:
-    band = "" if run.low is None or run.high is None else f"{si(run.low, 's')} to {si(run.high, 's')}"
+    band = (
+        "" if run.low is None or run.high is None else f"{si(run.low, 's')} to {si(run.high, 's')}"
+    )
     times = (si(each, "s") for each in (run.measured, run.peak, run.predicted))
     return [run.name, *times, f"{round(100 * run.error, 1) + 0.0:+.1f} %", band]
 

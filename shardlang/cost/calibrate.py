@@ -182,7 +182,7 @@ def calibrate(
     told = [i for i in range(len(names)) if np.abs(slopes[:, i]).max() > FLAT]
     covariance, spread = _errors(model, best, slopes, told)
     figures = tuple(
-        _fitted(name, best[i], covariance, told.index(i) if i in told else None)
+        _fitted(name, float(best[i]), covariance, told.index(i) if i in told else None)
         for i, name in enumerate(names)
     )
     return Calibration(
@@ -243,9 +243,7 @@ class _Times:
 def _search(model: _Times) -> Any:
     """Find the point of least squares; of equal ones on the grid, that of the largest figures."""
     count = max(3, int(POINTS ** (1 / len(model.names))))
-    axes = [
-        np.linspace(high, low, count) for low, high in zip(model.low, model.high, strict=True)
-    ]
+    axes = [np.linspace(high, low, count) for low, high in zip(model.low, model.high, strict=True)]
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
     best = grid[int(model.squares(grid).argmin())]
     least = float(model.squares(best[None])[0])
@@ -291,9 +289,7 @@ def _predictions(
     model: _Times, best: Any, slopes: Any, covariance: Any | None, spread: float | None
 ) -> list[Prediction]:
     """Give each run's times, and where a run like it would be measured."""
-    peak = np.array(
-        [0.0 if name in EFFICIENCIES.values() else -inf for name in model.names]
-    )
+    peak = np.array([0.0 if name in EFFICIENCIES.values() else -inf for name in model.names])
     fitted, fastest = model.logs(np.stack([best, peak]))
     found: list[Prediction] = []
     for i, sample in enumerate(model.samples):
@@ -307,18 +303,14 @@ def _predictions(
     return found
 
 
-def _notes(
-    model: _Times, figures: Sequence[Fitted], slopes: Any, told: Sequence[str]
-) -> list[str]:
+def _notes(model: _Times, figures: Sequence[Fitted], slopes: Any, told: Sequence[str]) -> list[str]:
     """Say what the runs do not tell, and which of them no efficiency explains."""
     found = [
         f"no run's time depends on {each.name}: it is not fitted, and stays as it was"
         for each in figures
         if each.value is None
     ]
-    found += [
-        f"{each.name} is at the end of what it can be" for each in figures if each.at_bound
-    ]
+    found += [f"{each.name} is at the end of what it can be" for each in figures if each.at_bound]
     if len(told) > 1 and np.linalg.cond(slopes) > 1 / FLAT:
         found.append(f"the runs do not tell {' and '.join(told)} apart: other values do as well")
     peak = np.array([[0.0 if n in EFFICIENCIES.values() else -inf for n in model.names]])

@@ -152,7 +152,7 @@ def _sample(row: Row, folder: Path) -> Sample:
         row.refuse("its hardware is no name", 'write hardware = "tpu_v5p"')
     try:
         report = _priced(
-            str(folder / program), values, hardware, str(model), cast("Overlap", overlap)
+            str(folder / program), values, hardware, str(model), overlap
         )
     except ShardlangError as error:
         first = error.diagnostics[0]
@@ -164,7 +164,10 @@ def _sample(row: Row, folder: Path) -> Sample:
     if report.total.quantity("t_serial").value is None:
         used = report.total.quantity("t_serial").formula.names
         open_ = [name for name in report.symbols.kinds if name in used - set(report.known)]
-        row.refuse(f"nothing gives a value for {', '.join(open_)}", "give sizes in `set`, and name the hardware")
+        row.refuse(
+            f"nothing gives a value for {', '.join(open_)}",
+            "give sizes in `set`, and name the hardware",
+        )
     if not report.total.quantity("t_serial").value:
         row.refuse("its program takes no time: it has no contraction and no collective")
     return Sample(row.name, report, float(seconds))

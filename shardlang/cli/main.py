@@ -15,6 +15,7 @@ from typing import Protocol
 from shardlang import __version__
 from shardlang.cli import arguments as options
 from shardlang.cli import (
+    calibrate,
     check,
     compare,
     cost,
@@ -76,6 +77,7 @@ COMMANDS: tuple[Command, ...] = (
     solve,
     plan,
     explore,
+    calibrate,
     fmt,
     hardware,
 )

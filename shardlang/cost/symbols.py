@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.ir.plan import Plan
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim
@@ -77,6 +78,17 @@ class Symbols:
     def links(self, axis: Axis) -> str:
         """Give the symbol for the number of hardware axes that an axis spans: `M_X`."""
         return self.figures[f"M_{self.of.get(axis.name, axis.name)}"]
+
+    def rate(self, figure: str) -> Monomial:
+        """Give a figure of the hardware as formulas have it: times its efficiency, where that is named."""
+        rate = Monomial.of(self.figures[figure])
+        efficiency = self.figures.get(EFFICIENCIES.get(figure, ""))
+        return rate if efficiency is None else rate * Monomial.of(efficiency)
+
+    @property
+    def efficiencies(self) -> tuple[str, ...]:
+        """The symbols of the efficiencies that formulas have."""
+        return tuple(self.figures[name] for name in EFFICIENCIES.values() if name in self.figures)
 
     @property
     def renamed(self) -> Mapping[str, str]:

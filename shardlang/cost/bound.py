@@ -10,7 +10,7 @@ nobody has set it: it is 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -73,12 +73,13 @@ def compute_bound(
     `ones` are the numbers of hardware axes that nobody has set.
     """
     math = flops / Monomial.of(symbols.figures["C"])
-    t_math, t_comms = math.value(known), comms.value(known)
-    holds = None if t_math is None or t_comms is None else t_math > t_comms
     if not comms:
         return Condition("always", holds=True)
     if not math:
         return Condition("never", holds=False)
+    shared = common_factor((*_terms(math), *_terms(comms)))
+    left, right = ((side / shared).value(known) for side in (math, comms))
+    holds = None if left is None or right is None else left > right
     comms = comms.substitute(ones)
     alone = len(comms.maxima) == 1 and not comms.terms
     options = comms.maxima[0] if alone else (comms,)
@@ -86,6 +87,14 @@ def compute_bound(
     texts = dict.fromkeys(condition.text for condition in conditions)
     solved = conditions[0].solved if len(conditions) == 1 else None
     return Condition(" and ".join(texts), holds, solved)
+
+
+def _terms(formula: Formula) -> Iterator[Monomial]:
+    """Give every product in a formula, those in its maxima too."""
+    yield from formula.terms
+    for options in formula.maxima:
+        for option in options:
+            yield from _terms(option)
 
 
 def _split(monomial: Monomial, names: Iterable[str]) -> Monomial:

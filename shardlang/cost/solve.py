@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any, Literal
@@ -124,10 +124,13 @@ def when(
         # the axes that are chosen are not given
         known = {n: v for n, v in known.items() if n not in over}
     if split is not None and split.least is not None and len(math.terms) == 1:
-        return _at_split(name, math.terms[0], split, known, unset)
-    if split is not None:
-        return Solution(name, f"{math} > {split.text}", how="open")
-    return _solve(report, name, math, comms, known, unset)
+        found = _at_split(name, math.terms[0], split, known, unset)
+    elif split is not None:
+        found = Solution(name, f"{math} > {split.text}", how="open")
+    else:
+        found = _solve(report, name, math, comms, known, unset)
+    torus = report.hardware is None or report.hardware.kind in {None, "torus"}
+    return found if torus else replace(found, general=None)
 
 
 def constraint_of(

@@ -49,7 +49,7 @@ def batch_of(plan: Plan, symbols: Symbols) -> Batch:
     """Find the batch: the dims of inputs that no weight has; with no weights there is none."""
     weights = [leaf.array for leaf in plan.program.leaves if leaf.kind == "param"]
     own = {dim for array in weights for dim in array.tensor.dims}
-    inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
+    inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind == "input"]
     dims = {dim for array in inputs for dim in array.tensor.dims} - own if weights else set()
     arrays = {a for _, step in plan.steps() for a in (*step.inputs, step.output)}
     arrays.update(inputs)
@@ -119,8 +119,7 @@ def _compare(math: Formula, comms: Formula, symbols: Symbols, batch: Batch) -> C
     (speed,) = speeds
     work = math * Monomial.of(symbols.figures["C"])
     sent = comms / speed
-    factor = common_factor((*work.terms, *sent.terms))
-    left = _quotient(work / factor, sent / factor)
+    left = quotient(work, sent)
     right = monomial_text(Monomial.of(symbols.figures["C"]) * speed)
     return Condition(f"{left} > {right}", solved=solved)
 
@@ -144,7 +143,12 @@ def _products(ratio: Monomial, figures: set[str], batch: Batch, symbols: Symbols
     return f"{monomial_text(left)} > {monomial_text(left / ratio)}"
 
 
-def _quotient(top: Formula, bottom: Formula) -> str:
+def quotient(top: Formula, bottom: Formula) -> str:
+    """Print a quotient of two sums without what all of their terms share."""
+    if not top or not bottom:
+        return "0"
+    factor = common_factor((*top.terms, *bottom.terms))
+    top, bottom = top / factor, bottom / factor
     over = f"({top})" if len(top.terms) > 1 else str(top)
     simple = len(bottom.terms) == 1 and "*" not in str(bottom)
     return f"{over}/{bottom if simple else f'({bottom})'}"

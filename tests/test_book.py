@@ -545,10 +545,12 @@ def test_sh_03_an_idle_axis_makes_a_gather_cheaper() -> None:
 
 
 def test_sh_07_a_small_gather_takes_its_hops() -> None:
-    """128 numbers around a ring of 4: 2 hops, 2 us."""
-    text = "mesh X=4, Y=4, Z=4\nA[B_X] -> A[B]"
+    """128 numbers around a ring of 4: 2 hops, 2 us; along a line of 2: one."""
+    ring = "mesh X=4, Y=4, Z=4\nA[B_X] -> A[B]"
+    line = ring.replace("4", "2")
 
-    assert seconds(report_of(text, "tpu_v4p 4x4x4", model="link", B=128)) == pytest.approx(2e-6)
+    assert seconds(report_of(ring, "tpu_v4p 4x4x4", model="link", B=128)) == pytest.approx(2e-6)
+    assert seconds(report_of(line, "tpu_v4p 2x2x2", model="link", B=128)) == pytest.approx(1e-6)
 
 
 def test_sh_08_gather_first_or_reduce_after() -> None:

@@ -682,7 +682,11 @@ def test_other_formats(form, view):
     names = ["h100"] if view == "one" else ["h100", "tpu_v5p"]
     text = render([load_hardware(name) for name in names], view, form)
     between = r"(?<!\\)\|" if form == "markdown" else "(?<!\\\\)&"
-    rows = [line for line in text.splitlines() if line.startswith("|") or line.endswith(r" \\")]
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("|") or line.endswith(r" \tabularnewline")
+    ]
 
     assert "450" in text
     assert len(rows) > 2

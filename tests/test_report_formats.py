@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import plans
 import pytest
@@ -186,9 +189,51 @@ def test_latex_is_balanced(report):
         assert bare.count("$") % 2 == 0
         ends = re.findall(r"\\(begin|end)\{(\w+)\}", text)
         assert ends[::2] == [("begin", name) for _, name in ends[1::2]]
-        for form, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end", bare, re.DOTALL):
-            for row in body.split(r"\\")[:-1]:
-                assert row.count("&") == len(form) - 1
+        for form, body in re.findall(r"\\begin\{tabular\}\{(.*?)\}\n(.*?)\\end", bare, re.DOTALL):
+            for row in body.split(r"\tabularnewline")[:-1]:
+                assert row.count("&") == len(re.sub(r"\{.*?\}", "", form)) - 1
+
+
+COMMANDS = (
+    ("cost", "mlp.shd"),
+    ("cost", "attention.shd"),
+    ("cost", "mlp.shd", "--model", "link", "--set", "C=1e15"),
+    ("cost", "dp.shd", "--timeline", "--hardware", "h100", "--mesh", "X=8", "--set", "B=4Mi"),
+    ("compare", "dp.shd", "fsdp.shd", "tp.shd", "fsdp_tp.shd"),
+    ("hardware", "tpu_v5p", "h100"),
+    ("hardware",),
+    ("lower", "gated_mlp.shd"),
+    ("explain", "attention.shd"),
+    ("solve", "mlp.shd", "--for", "B"),
+)
+"""Commands whose LaTeX is set: the words that end in .shd are examples."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_latex_compiles(shardlang, tmp_path, words):
+    """PdfTeX sets every command's LaTeX in a bare article, and no line runs off the page."""
+    examples = Path(__file__).resolve().parent.parent / "examples"
+    words = [str(examples / word) if word.endswith(".shd") else word for word in words]
+    if "--timeline" in words:
+        words += ["--set", "D=8192", "--set", "F=32768"]
+    text = shardlang(*words, "--format", "latex").out
+    page = f"\\documentclass{{article}}\n\\begin{{document}}\n{text}\\end{{document}}\n"
+    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
+    wide = re.findall(r"Overfull .hbox .(\d+\.\d+)pt", done.stdout)
+
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert [points for points in wide if float(points) > 36] == []
 
 
 @pytest.mark.parametrize(

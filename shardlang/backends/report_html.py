@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from shardlang.backends.report_tables import Block, blocks
@@ -10,8 +11,13 @@ from shardlang.cost.report import Report
 
 def render(report: Report) -> str:
     """Print a report as HTML."""
+    return tables(blocks(report))
+
+
+def tables(blocks: Iterable[Block]) -> str:
+    """Print tables as HTML."""
     parts = ['<div class="shardlang-cost">']
-    for block in blocks(report):
+    for block in blocks:
         parts.append(f"<h4>{escape(block.title)}</h4>")
         if block.rows:
             parts.extend(_table(block))

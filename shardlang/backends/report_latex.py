@@ -1,16 +1,16 @@
 """A report as LaTeX: tables to be included in a document, or formulas for a notebook.
 
-Needs no package. Names outside of ASCII and the notation's own `·` and `⊙` want XeLaTeX or LuaLaTeX
+Needs no package. Names outside of ASCII want XeLaTeX or LuaLaTeX
 for what stands in words; formulas use commands only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from shardlang.backends.report_tables import Block, blocks, Cell
+from shardlang.backends.report_tables import Block, blocks, Cell, Notation
 from shardlang.backends.units import amount
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import digits, Floor, Formula, Min, Sum
@@ -58,30 +58,90 @@ def render(report: Report, *, notebook: bool = False) -> str:
     return tables(about, blocks(report))
 
 
+SIZES = (("", 64), (r"\small", 70), (r"\footnotesize", 78), (r"\scriptsize", 92))
+"""Sizes of type, with the characters that a line of LaTeX's article holds in them, gaps counted."""
+
+ROWS = 16
+"""The most rows of a table: pages break between tables."""
+
+
 def tables(about: str, blocks: Iterable[Block]) -> str:
     """Print tables as LaTeX, with a comment that says what they are."""
     lines = [f"% {about}"]
     for block in blocks:
-        lines += ["", rf"\paragraph{{{escape(block.title)}}}\mbox{{}}", ""]
+        lines += ["", rf"\paragraph{{{escape(block.title)}}}\mbox{{}}\nopagebreak"]
         if block.rows:
-            skip = {i for i, column in enumerate(block.columns) if column == "reason"}
-            heads = [c for i, c in enumerate(block.columns) if i not in skip]
-            form = "".join(_form(column, block) for column in heads)
-            lines += [rf"\begin{{tabular}}{{{form}}}", r"\hline"]
-            lines += [" & ".join(escape(head) for head in heads) + r" \\", r"\hline"]
-            for row in block.cells:
-                cells = [_cell(cell) for i, cell in enumerate(row) if i not in skip]
-                lines.append(" & ".join(cells) + r" \\")
-            lines += [r"\hline", r"\end{tabular}"]
+            lines += _table(block)
         for note in block.notes:
             lines += ["", escape(note)]
     return "\n".join(lines) + "\n"
 
 
-def _form(column: str, block: Block) -> str:
-    if column in block.wide:
-        return rf"p{{{0.6 / len(block.wide):.2g}\linewidth}}"
-    return "r" if column in block.numbers else "l"
+def _table(block: Block) -> Iterator[str]:
+    """Print a table in the largest type that fits the line; where none does, columns are broken."""
+    shown = [i for i, column in enumerate(block.columns) if column not in block.more]
+    natural = {
+        i: max(len(block.columns[i]), *(_length(row[i]) for row in block.cells)) + GAP
+        for i in shown
+    }
+    size, room = next((s for s in SIZES if sum(natural.values()) <= s[1]), SIZES[-1])
+    broken = [i for i in shown if block.columns[i] in block.wide]
+    spare = room - sum(natural[i] for i in shown if i not in broken)
+    share = spare / (sum(natural[i] for i in broken) or 1)
+    fits = share >= 1 or not broken
+    form = "".join(
+        "r"
+        if block.columns[i] in block.numbers
+        else "l"
+        if fits or i not in broken
+        else rf"p{{{max(natural[i] * share - GAP, 6) / room:.2f}\linewidth}}"
+        for i in shown
+    )
+    heads = " & ".join(escape(block.columns[i]) for i in shown)
+    for start in range(0, len(block.cells), ROWS):
+        yield ""
+        yield rf"{{{size}\setlength{{\tabcolsep}}{{3pt}}\renewcommand{{\arraystretch}}{{1.5}}\noindent"
+        yield rf"\begin{{tabular}}{{{form}}}"
+        yield r"\hline"
+        yield rf"{heads} \tabularnewline"
+        yield r"\hline"
+        for row in block.cells[start : start + ROWS]:
+            cells = [
+                ("" if fits or i not in broken else r"\raggedright ") + _cell(row[i]) for i in shown
+            ]
+            yield " & ".join(cells) + r" \tabularnewline"
+        yield r"\hline"
+        yield r"\end{tabular}\par}\smallskip"
+
+
+GAP = 1.3
+"""The room between columns, in characters."""
+
+
+def _length(cell: Cell) -> int:
+    """Estimate the characters that a cell takes in a line: fractions are as wide as their wider half."""
+    match cell:
+        case Formula():
+            wide = sum(_width(term) + 2 for term in cell.terms)
+            return wide + sum(6 + sum(_length(o) + 2 for o in options) for options in cell.maxima)
+        case Array():
+            return round(0.95 * len(str(cell)))
+        case Condition():
+            return round(0.9 * len(str(cell)))
+        case Notation():
+            return round(0.95 * len(cell))
+        case _:
+            return len(str(cell))
+
+
+def _width(term: Monomial) -> int:
+    """Estimate a product's width: letters of a fraction are set small."""
+    halves = [
+        sum(round(0.7 * len(str(name))) + 1 for name, power in term.powers if power * sign > 0)
+        for sign in (1, -1)
+    ]
+    number = 0 if abs(term.coefficient) == 1 else len(str(term.coefficient))
+    return max(halves[0] + number, halves[1], 1)
 
 
 def escape(text: str) -> str:
@@ -95,6 +155,8 @@ def _cell(cell: Cell) -> str:
             return f"${formula(cell)}$"
         case Array():
             return f"${array(cell)}$"
+        case Notation():
+            return f"${notation(cell)}$"
         case Condition(text):
             return text if text.isalpha() else f"${condition(text)}$"
         case _:
@@ -150,8 +212,8 @@ def formula(value: Formula) -> str:
         sign = "-" if term.coefficient < 0 else "+" if text else ""
         text += f" {sign} {monomial(term)}" if text else f"{sign}{monomial(term)}"
     for options in value.maxima:
-        inner = ",\\; ".join(formula(option) for option in options)
-        text += (" + " if text else "") + rf"\max\left({inner}\right)"
+        inner = r",\;\allowbreak ".join(formula(option) for option in options)
+        text += (" + " if text else "") + rf"\max({inner})"
     return text or "0"
 
 
@@ -167,6 +229,45 @@ def condition(text: str) -> str:
     return re.sub(r"([^\W\d]\w*)|\*\*(\d+)|([*/])", token, text)
 
 
+def notation(text: str) -> str:
+    r"""Print a line of the notation, `A[I_X, J] ·_J B[J]` with `\cdot_{J}`; it may be broken."""
+
+    def token(found: re.Match[str]) -> str:
+        sign, below, name, axes, other = found.groups()
+        if sign:
+            lower = "" if below is None else rf"_{{{escape(below.strip('{}'))}}}"
+            return rf"\mathbin{{{_SIGNS[sign]}{lower}}}"
+        if name:
+            return rf"{{{symbol(name)}}}_{{{escape(axes)}}}" if axes else symbol(name)
+        return _SIGNS.get(other, other)
+
+    return re.sub(
+        r"([·⊙*])(?:_(\w+|\{[^{}]*\}))?|([^\W\d]\w*'*?)(?:_\{([^{}]*)\})?(?!\w)|([{}=,|→#_^&%$\\])",
+        token,
+        text,
+    )
+
+
+_SIGNS = {
+    "·": r"\cdot ",
+    "⊙": r"\odot ",
+    "*": r"\ast ",
+    "→": r"\rightarrow ",
+    "{": r"\{",
+    "}": r"\}",
+    "=": r"\mathrel{=}\allowbreak ",
+    ",": r",\,",
+    "|": r"\vert ",
+    "#": r"\#",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "^": r"\hat{}",
+    "\\": r"\backslash ",
+}
+"""How the notation's signs are set."""
+
+
 def array(value: Array) -> str:
     """Print an array as the book does."""
 
@@ -177,14 +278,14 @@ def array(value: Array) -> str:
         joined = "".join(names) if all(len(n) == 1 for n in names) else ",".join(names)
         return f"_{{{escape(joined)}}}"
 
-    dims = ", ".join(
+    dims = r",\allowbreak ".join(
         (symbol(dim.name) if not axes else f"{{{symbol(dim.name)}}}{below(axes)}")
         for dim, axes in zip(value.tensor.dims, value.layout.sharding, strict=True)
     )
     partial = ""
     if value.layout.unreduced:
         word = "U" if value.layout.reduction == "sum" else rf"\{value.layout.reduction}"
-        partial = rf"\{{{word}{below(tuple(sorted(value.layout.unreduced)))}\}}"
+        partial = rf"\allowbreak\{{{word}{below(tuple(sorted(value.layout.unreduced)))}\}}"
     return f"{symbol(value.name)}[{dims}]{partial}"
 
 

@@ -26,15 +26,22 @@ LABELS = {
     "peak": "at once",
 }
 
+
+class Notation(str):
+    """A line of the notation."""
+
+    __slots__ = ()
+
+
 Cell = str | Formula | Array | Condition
-"""A cell keeps its formula, array or condition, for those who print them otherwise."""
+"""A cell keeps its formula, array, condition or line, for those who print them otherwise."""
 
 
 @dataclass(frozen=True)
 class Block:
     """A titled table: `code` columns hold formulas and notation, `numbers` are flush right.
 
-    `wide` columns hold sentences, which may be broken into lines.
+    `wide` columns hold sentences, which may be broken into lines; a narrow page leaves out the `more` ones.
 
     `cells` are the rows with formulas and arrays as objects; `rows` the same as text.
     """
@@ -46,6 +53,7 @@ class Block:
     numbers: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     wide: tuple[str, ...] = field(default=())
+    more: tuple[str, ...] = field(default=())
 
     @property
     def rows(self) -> list[list[str]]:
@@ -62,7 +70,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(
             (
                 cost.pass_,
-                f"{cost.op} over {', '.join(cost.axes)}",
+                Notation(cost.move),
                 cost.step.inputs[0],
                 cost.step.output,
                 cost.bytes.formula,
@@ -74,19 +82,22 @@ def blocks(report: Report) -> Iterator[Block]:
             )
             for cost in report.collectives
         ),
-        ("from", "to", "bytes", "seconds"),
+        ("collective", "from", "to", "bytes", "seconds"),
         ("B", "s"),
         () if report.collectives else ("none",),
+        ("from", "to"),
+        ("seconds", "reason"),
     )
     yield Block(
         "Compute",
         ("pass", "step", "FLOPs", "FLOP"),
         tuple(
-            (cost.pass_, cost.einsum, cost.flops.formula, amount(cost.flops, "FLOP"))
+            (cost.pass_, Notation(cost.einsum), cost.flops.formula, amount(cost.flops, "FLOP"))
             for cost in report.compute
         ),
         ("step", "FLOPs"),
         ("FLOP",),
+        wide=("step",),
     )
     keys = (*TOTALS, *HBM) if report.hbm else TOTALS
     for name in PASSES if report.plan.backward else PASSES[:1]:
@@ -98,7 +109,12 @@ def blocks(report: Report) -> Iterator[Block]:
         condition: tuple[Cell, ...] = ("compute-bound", totals.condition, holds)
         title = {"forward": "Forward", "backward": "Backward", "total": "Both passes"}[name]
         yield Block(
-            title, ("quantity", "formula", "value"), (*rows, condition), ("formula",), ("value",)
+            title,
+            ("quantity", "formula", "value"),
+            (*rows, condition),
+            ("formula",),
+            ("value",),
+            wide=("formula",),
         )
     yield Block(
         "Memory of one device",
@@ -113,6 +129,7 @@ def blocks(report: Report) -> Iterator[Block]:
         (f"{'Fits' if (report.share or 0) <= 1 else 'Does not fit'}: {fit(report)}.",)
         if report.share is not None
         else (),
+        wide=("formula",),
     )
     if report.plan.alternatives:
         yield Block(
@@ -120,6 +137,7 @@ def blocks(report: Report) -> Iterator[Block]:
             ("at", "instead", "cheaper when"),
             tuple((a.at, a.instead, a.cheaper_when) for a in report.plan.alternatives),
             ("at", "instead", "cheaper when"),
+            wide=("at", "instead", "cheaper when"),
         )
     if report.warnings:
         yield Block("Warnings", notes=report.warnings)

@@ -191,20 +191,21 @@ class _Printer:
         wide = self.width >= 120
         yield self.head("Collectives") + "  (* on the critical path)"
         title = ["", "", "", "bytes", "", "time", "why" if wide else ""]
-        rows = [title]
-        for cost in costs:
-            move = f"{cost.op}_{_subscript(cost.axes)}"
-            rows.append(
+        rows = [
+            title,
+            *(
                 [
                     "*" if cost.step.critical else " ",
                     cost.pass_,
-                    f"{move} {cost.tensor}",
+                    f"{cost.move} {cost.tensor}",
                     str(cost.bytes),
                     amount(cost.bytes, "B"),
                     amount(cost.time, "s") or str(cost.time),
                     cost.step.reason if wide else "",
                 ]
-            )
+                for cost in costs
+            ),
+        ]
         if all(cost.time.value is None for cost in costs):
             rows[0][5] = "seconds"
         yield from table(rows, self.width, (4,))
@@ -364,9 +365,3 @@ class _Printer:
             yield ""
             for number, line in enumerate(wrap(f"warning: {warning}", self.width - 2)):
                 yield line if number == 0 else f"  {line}"
-
-
-def _subscript(axes: Sequence[str]) -> str:
-    if len(axes) == 1:
-        return axes[0]
-    return "".join(axes) if all(len(axis) == 1 for axis in axes) else "{" + ",".join(axes) + "}"

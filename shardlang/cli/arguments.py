@@ -110,6 +110,11 @@ def add_source(parser: ArgumentParser) -> None:
         action="append",
         help="a line of notation instead of a file (repeatable)",
     )
+    add_sizes(parser)
+
+
+def add_sizes(parser: ArgumentParser) -> None:
+    """Add what overrides the sizes, the mesh and the hardware of a program."""
     group = parser.add_argument_group("sizes and hardware")
     group.add_argument(
         "--set",

@@ -14,7 +14,18 @@ from typing import Protocol
 
 from shardlang import __version__
 from shardlang.cli import arguments as options
-from shardlang.cli import check, cost, emit_jax, explain, fmt, hardware, lower, solve, verify
+from shardlang.cli import (
+    check,
+    compare,
+    cost,
+    emit_jax,
+    explain,
+    fmt,
+    hardware,
+    lower,
+    solve,
+    verify,
+)
 from shardlang.cli.streams import (
     complain,
     finish,
@@ -54,6 +65,7 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     cost,
+    compare,
     lower,
     explain,
     emit_jax,

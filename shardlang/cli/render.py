@@ -25,6 +25,33 @@ def dress(text: str, form: str, language: Literal["", "python", "console"] = "")
                 fence += "`"
             return f"{fence}{language}\n{body}{fence}\n"
         case "latex":
-            return f"\\begin{{verbatim}}\n{body}\\end{{verbatim}}\n"
+            return _verbatim(body)
         case _:
             return body
+
+
+SIZES = (("", 65), (r"\small", 72), (r"\footnotesize", 81), (r"\scriptsize", 92), (r"\tiny", 0))
+"""Sizes of type, with the columns that a line of LaTeX's article holds in them."""
+
+SIGNS = {
+    "⊙": r"\ensuremath{\odot}",
+    "→": r"\ensuremath{\rightarrow}",
+    "≤": r"\ensuremath{\le}",
+    "≥": r"\ensuremath{\ge}",
+    "█": r"\rule{.525em}{1.6ex}",
+    "▓": r"\rule{.525em}{1.2ex}",
+    "▒": r"\rule{.525em}{.8ex}",
+    "░": r"\rule{.525em}{.4ex}",
+}
+"""Characters that pdfTeX knows nothing of, as it may set them; XeTeX and LuaTeX have them in fonts."""
+
+
+def _verbatim(body: str) -> str:
+    """Set a text as it is, in the largest type in which its lines fit."""
+    longest = max(map(len, body.splitlines()), default=0)
+    size = next((name for name, room in SIZES if longest <= room), SIZES[-1][0])
+    known = [
+        rf"\@namedef{{u8:\detokenize{{{c}}}}}{{{tex}}}%" for c, tex in SIGNS.items() if c in body
+    ]
+    lines = [rf"{{{size}\makeatletter%", *known, r"\makeatother", r"\begin{verbatim}"]
+    return "\n".join(lines) + f"\n{body}\\end{{verbatim}}\n}}\n"

@@ -15,6 +15,7 @@ from shardlang.cost.formula import Formula
 from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
+from shardlang.ir.types import subscript
 
 LARGEST = 10**300
 """Values beyond are left out of reports: neither a float nor most readers of JSON hold them."""
@@ -64,6 +65,11 @@ class CollectiveCost:
     def op(self) -> str:
         """The collective's name."""
         return type(self.step.op).__name__
+
+    @property
+    def move(self) -> str:
+        """The collective with its axes, as the notation writes it: `AllGather_{XY}`."""
+        return f"{self.op}{subscript(cast('Collective', self.step.op).axes)}"
 
     @property
     def tensor(self) -> str:

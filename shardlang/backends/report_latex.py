@@ -67,7 +67,12 @@ ROWS = 16
 
 def tables(about: str, blocks: Iterable[Block]) -> str:
     """Print tables as LaTeX, with a comment that says what they are."""
-    lines = [f"% {about}"]
+    return f"% {about}\n{sections(blocks)}"
+
+
+def sections(blocks: Iterable[Block]) -> str:
+    """Print tables as LaTeX, each with a heading of its own."""
+    lines: list[str] = []
     for block in blocks:
         lines += ["", rf"\paragraph{{{escape(block.title)}}}\mbox{{}}\nopagebreak"]
         if block.rows:

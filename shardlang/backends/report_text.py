@@ -7,9 +7,11 @@ marks what is on the critical path.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shardlang.backends.units import amount, count, fit, si, UNITS
+from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
 from shardlang.cost.quantities import ComputeCost, Quantity, Totals
 from shardlang.cost.report import HBM, PASSES, Report
@@ -153,11 +155,12 @@ class _Printer:
         yield from self.labelled("hardware", self.hardware())
         if report.slice:
             yield from self.labelled("slice", report.slice)
-        latency = "" if report.exact else " and no latency"
-        roofline = "; no contraction takes less than its bytes over W_hbm" if report.hbm else ""
+        bound = ": T_overlapped is a lower bound" if report.is_bound else ": an estimate, no bound"
+        roofline = ", no contraction faster than its bytes over W_hbm" if report.hbm else ""
         yield from self.labelled(
-            "figures", f"of one device; times assume peak rates{latency}{roofline}"
+            "figures", f"of one device; times at {report.rates}{roofline}{bound}"
         )
+        yield from self.labelled("no time", f"for {', '.join(report.left_out)}")
         for number, note in enumerate(report.notes):
             yield from self.labelled("network" if number == 0 else "", note)
 
@@ -245,10 +248,13 @@ class _Printer:
             text = f"and {len(others)} elementwise steps" + (f", {more}" if more else "")
             yield f"  {text}, not counted below"
 
+    def rate(self, figure: str) -> Fraction | None:
+        """Give a rate of the hardware, with its efficiency, where it is known."""
+        return self.report.quantity(Formula.of(self.report.symbols.rate(figure))).value
+
     def balance(self) -> str:
         """Give the FLOPs a byte below which memory takes longer than the FLOPs, if that is shown."""
-        known, figures = self.report.known, self.report.symbols.figures
-        peak, speed = known.get(figures["C"]), known.get(figures["W_hbm"])
+        peak, speed = self.rate("C"), self.rate("W_hbm")
         if not self.report.hbm or peak is None or speed is None:
             return ""
         return f"  (bound by memory below C/W_hbm = {float(peak / speed):.4g} FLOP/B)"
@@ -287,7 +293,8 @@ class _Printer:
             if key == "t_math" and self.report.hbm and quantity.value is not None:
                 text = "the larger of FLOPs/C and bytes/W_hbm, contraction by contraction"
             elif key == "t_overlapped":
-                text = "max(T_math, T_comms), a lower bound"
+                words = "a lower bound" if self.report.is_bound else "an estimate"
+                text = f"max(T_math, T_comms), {words}"
                 text += " if no kernels are fused" if self.report.hbm else ""
             elif key == "t_serial":
                 text = "T_math + T_comms"
@@ -312,7 +319,7 @@ class _Printer:
         """Say what takes longest where memory counts, and all is known."""
         work, moved = totals.quantity("flops").value, totals.quantity("t_hbm").value
         comms = totals.quantity("t_comms").value
-        peak = self.report.known.get(self.report.symbols.figures["C"])
+        peak = self.rate("C")
         if work is None or moved is None or comms is None or peak is None:
             return ""
         if moved > max(work / peak, comms):

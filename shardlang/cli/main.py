@@ -15,6 +15,7 @@ from typing import Protocol
 from shardlang import __version__
 from shardlang.cli import arguments as options
 from shardlang.cli import (
+    calibrate,
     check,
     compare,
     cost,
@@ -72,6 +73,7 @@ COMMANDS: tuple[Command, ...] = (
     check,
     verify,
     solve,
+    calibrate,
     fmt,
     hardware,
 )

@@ -72,7 +72,7 @@ def compute_bound(
 
     `ones` are the numbers of hardware axes that nobody has set.
     """
-    math = flops / Monomial.of(symbols.figures["C"])
+    math = flops / symbols.rate("C")
     if not comms:
         return Condition("always", holds=True)
     if not math:
@@ -117,10 +117,10 @@ def _compare(math: Formula, comms: Formula, symbols: Symbols, batch: Batch) -> C
         factor = common_factor((*math.terms, *comms.terms))
         return Condition(f"{math / factor} > {comms / factor}", solved=solved)
     (speed,) = speeds
-    work = math * Monomial.of(symbols.figures["C"])
+    work = math * symbols.rate("C")
     sent = comms / speed
     left = quotient(work, sent)
-    right = monomial_text(Monomial.of(symbols.figures["C"]) * speed)
+    right = monomial_text(symbols.rate("C") * speed)
     return Condition(f"{left} > {right}", solved=solved)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a question to a report: an unknown symbol, a constraint (SH52x)."""
+"""What can be wrong with a question to a report: an unknown symbol, a constraint, a run (SH52x, SH53x)."""
 
 from __future__ import annotations
 
@@ -141,3 +141,155 @@ class NoTime(Mistake):
     def hint(self) -> str:
         """Show one, and list the times."""
         return f"write t_load>t_comms; the times are {', '.join(self.times)}"
+
+
+@dataclass(frozen=True)
+class BadEfficiency(Mistake):
+    """`--set E_math=80`: a share of a figure that is more than all of it."""
+
+    code: ClassVar[str] = "SH530"
+    title: ClassVar[str] = "bad efficiency"
+
+    name: str
+    value: str
+
+    def message(self) -> str:
+        """Say what it should be."""
+        return f"'{self.name}' is a share, above 0 and at most 1, not {self.value}"
+
+    def hint(self) -> str:
+        """Show how one is written."""
+        return f"80 % is {self.name}=0.8; a faster chip has other figures: --set C=..."
+
+
+@dataclass(frozen=True)
+class NoTokens(Mistake):
+    """A training run of a program whose batch nothing names."""
+
+    code: ClassVar[str] = "SH531"
+    title: ClassVar[str] = "no batch"
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return "the tokens of a step are not known: no input has a dim that no weight has"
+
+    def hint(self) -> str:
+        """Say what tells weights from inputs."""
+        return "declare the weights, as in `param W: [D, F]`, so that the other dims are the batch"
+
+
+@dataclass(frozen=True)
+class BadRun(Mistake):
+    """`--tokens 0`, `--mfu 1.2`: a figure of a run that no run has."""
+
+    code: ClassVar[str] = "SH532"
+    title: ClassVar[str] = "bad figure of a run"
+
+    name: str
+    value: str
+    share: bool = False
+
+    def message(self) -> str:
+        """Say what it should be."""
+        wanted = "a share, above 0 and at most 1" if self.share else "a positive number"
+        return f"{self.name} has to be {wanted}, not {self.value}"
+
+
+@dataclass(frozen=True)
+class UnknownConvention(Mistake):
+    """`--convention mfu`, which none is called."""
+
+    code: ClassVar[str] = "SH533"
+    title: ClassVar[str] = "unknown convention"
+
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which name it is."""
+        return f"no FLOP convention is called '{self.name}'"
+
+    def hint(self) -> str:
+        """List the names."""
+        return f"there are {', '.join(self.known)}"
+
+
+@dataclass(frozen=True)
+class BadTable(Mistake):
+    """A table of measured runs that is no TOML or CSV, or has no runs."""
+
+    code: ClassVar[str] = "SH534"
+    title: ClassVar[str] = "bad table of runs"
+
+    why: str
+
+    def message(self) -> str:
+        """Say what is wrong with it."""
+        return f"this is no table of runs: {self.why}"
+
+    def hint(self) -> str:
+        """Show the two forms."""
+        return (
+            'a TOML file has [[run]] with program = "x.shd", seconds = 1.5, set = {B = 1024};'
+            " a CSV file has columns program, seconds, B"
+        )
+
+
+@dataclass(frozen=True)
+class BadEntry(Mistake):
+    """A run of a table with a key that is missing, unknown or of no sense."""
+
+    code: ClassVar[str] = "SH535"
+    title: ClassVar[str] = "bad run"
+
+    run: str
+    why: str
+    advice: str | None = None
+
+    def message(self) -> str:
+        """Say which run, and what is wrong."""
+        return f"{self.run}: {self.why}"
+
+    def hint(self) -> str | None:
+        """Say what to do about it."""
+        return self.advice
+
+
+@dataclass(frozen=True)
+class TooFewRuns(Mistake):
+    """Fewer runs than there is to fit."""
+
+    code: ClassVar[str] = "SH536"
+    title: ClassVar[str] = "too few runs"
+
+    runs: int
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say how many there are of each."""
+        many = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return f"{many} can't tell {len(self.names)} figures: {', '.join(self.names)}"
+
+    def hint(self) -> str:
+        """Say what would do."""
+        return "add runs, or fit fewer: --fit E_math"
+
+
+@dataclass(frozen=True)
+class NotFitted(Mistake):
+    """`--fit Q` where Q is nothing that can be fitted, or that some run has no formula with."""
+
+    code: ClassVar[str] = "SH537"
+    title: ClassVar[str] = "not to be fitted"
+
+    name: str
+    why: str
+    advice: str
+
+    def message(self) -> str:
+        """Say which name, and why."""
+        return f"'{self.name}' can't be fitted: {self.why}"
+
+    def hint(self) -> str:
+        """Say what can be."""
+        return self.advice

@@ -8,13 +8,14 @@ it is priced as if all of it crossed the `@dcn` axes, once, since they share a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
+from shardlang.cost.errors import BadEfficiency
 from shardlang.cost.flops import counts, flops
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
@@ -32,7 +33,13 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import Overlap, PASSES, Report
-from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
+from shardlang.cost.symbols import (
+    dims_and_axes,
+    EFFICIENCIES,
+    FIGURES,
+    known_sizes,
+    make_symbols,
+)
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
@@ -71,14 +78,25 @@ class Pricing:
         *,
         hbm: bool = False,
         any_size: bool = False,
+        named: Collection[str] = (),
     ) -> None:
         """Name everything and lay the mesh.
 
         With `hbm` no contraction takes less than what it reads and writes; `any_size` lays the mesh on
-        nodes for any sizes of the axes.
+        nodes for any sizes of the axes; `named` are efficiencies that formulas have besides those in
+        `sets`.
         """
         self.again = partial(
-            _any_size, plan, hardware, model, overlap=overlap, sets=dict(sets), hbm=hbm
+            _again,
+            plan,
+            hardware,
+            model,
+            overlap=overlap,
+            sets=dict(sets),
+            hbm=hbm,
+            shape=shape,
+            any_size=any_size,
+            named=tuple(named),
         )
         self.roofline = hbm
         self.plan = plan
@@ -90,8 +108,9 @@ class Pricing:
         size = None if hardware is None else hardware.get("hbm")
         self.hbm = None if size is None else Fraction(size)
         self.own: tuple[str, ...] = tuple(getattr(model, "figures", ()))
-        names = (info.axis.name for info in self.axes)
-        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own), literals=literals)
+        names = [info.axis.name for info in self.axes]
+        shares = _efficiencies({*sets, *named}, {*dims, *names})
+        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own, *shares), literals=literals)
         self.info = {info.axis: info for info in self.axes}
         self.known: dict[str, Fraction] = {}
         self.ones: dict[str, Fraction] = {}
@@ -171,7 +190,7 @@ class Pricing:
         symbol = self.symbols.figures.get(figure)
         if symbol is None or figure in self.no_latency:
             return Monomial(Fraction(0))
-        return Monomial.of(symbol)
+        return self.symbols.rate(figure)
 
     def _sort(
         self, sets: Mapping[str, float | Fraction]
@@ -186,6 +205,9 @@ class Pricing:
                 value = Fraction(given)
             except (ValueError, OverflowError, TypeError):
                 value = Fraction(0)
+            if name in self.symbols.efficiencies and not 0 < value <= 1:
+                mistake = BadEfficiency(name, str(given))
+                raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
             if value < 0 or (value == 0 and name not in MAY_BE_ZERO):
                 mistake = BadQuantity(name, str(given))
                 raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
@@ -278,23 +300,22 @@ class Pricing:
         wires = {self.info[axis].wire: self.info[axis] for axis in axes}
         infos = sorted(wires.values(), key=self.axes.index)  # equal sums look alike
         slow = [info for info in infos if info.network == "dcn"]
-        figures = self.symbols.figures
         if slow:
             links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
-            egress = Monomial.of(figures["W_dcn"])
+            egress = self.symbols.rate("W_dcn")
             if links:
                 egress *= Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
             return egress
         factor = Sum.of(Monomial.of(self.symbols.links(info.axis)) for info in infos)
-        return Monomial.of(figures["W_ici"]) * factor
+        return self.symbols.rate("W_ici") * factor
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step, and price it where it is a contraction."""
         work = Formula.of(self.symbols.monomial(flops(step)))
         counted = counts(step, pass_)
         moved = self.named(contraction(step)) if counted else Formula()
-        math = self.quantity(work / self.rate("C") if counted else Formula())
-        hbm = self.quantity(moved / self.rate("W_hbm"))
+        math = self.quantity(work / self.symbols.rate("C") if counted else Formula())
+        hbm = self.quantity(moved / self.symbols.rate("W_hbm"))
         known = counted and math.value is not None and hbm.value is not None
         time = Formula.largest((math.formula, hbm.formula)) if self.roofline else math.formula
         return ComputeCost(
@@ -307,10 +328,6 @@ class Pricing:
             (hbm.value or 0) > (math.value or 0) if known else None,
         )
 
-    def rate(self, figure: str) -> Monomial:
-        """Give a rate of the chip: C in FLOP/s, or W_hbm in bytes/s."""
-        return Monomial.of(self.symbols.figures[figure])
-
     # --- the whole ---
 
     def report(self) -> Report:
@@ -321,7 +338,7 @@ class Pricing:
         groups = {name: self.groups(collectives, name) for name in PASSES}
         batch = batch_of(self.plan, self.symbols)
         own = memory(self.plan)
-        load = self.named(own.parameters + own.caches) / self.rate("W_hbm")
+        load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
         least = {name: self.named(fused(self.plan, name)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
@@ -341,7 +358,7 @@ class Pricing:
                 "t_serial": math + comms,
                 "t_load": load,
                 "hbm_bytes": moved,
-                "t_hbm": moved / self.rate("W_hbm"),
+                "t_hbm": moved / self.symbols.rate("W_hbm"),
                 "hbm_fused": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
@@ -372,7 +389,8 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            vary=self.again if self.wiring.inside else None,
+            vary=partial(self.again, free=True) if self.wiring.inside else None,
+            naming=self.again,
             groups=groups,
         )
 
@@ -534,14 +552,33 @@ class Pricing:
             yield f"nothing uses {caches}: declared with `cache`, it counts as one all the same"
 
 
-def _any_size(
+def _efficiencies(given: Collection[str], taken: Collection[str]) -> tuple[str, ...]:
+    """Give the efficiencies that are meant: a dim or an axis of that name goes first."""
+    return tuple(
+        name
+        for name in EFFICIENCIES.values()
+        if (name in given and name not in taken) or (name in taken and f"{name}_hw" in given)
+    )
+
+
+def _again(
     plan: Plan,
     hardware: Hardware | None,
     model: Model,
+    more: Collection[str] = (),
     *,
     overlap: Overlap,
     sets: Mapping[str, float | Fraction],
     hbm: bool,
+    shape: tuple[int, ...],
+    any_size: bool,
+    named: tuple[str, ...],
+    free: bool = False,
 ) -> Report:
-    """Price with formulas for any sizes of the axes."""
-    return Pricing(plan, hardware, model, overlap, sets, hbm=hbm, any_size=True).report()
+    """Price once more, with efficiencies named in formulas, or with formulas for any sizes of the axes."""
+    shape = () if free else shape
+    names = (*named, *more)
+    sizes = any_size or free
+    return Pricing(
+        plan, hardware, model, overlap, sets, shape, hbm=hbm, any_size=sizes, named=names
+    ).report()

@@ -50,8 +50,7 @@ LEFT_OUT = {
 
 for _rows, _reason in (
     ("TF-02 IN-07", "caches"),
-    ("SD-06 SD-28 AT-02 AT-03 AT-10 AI-09", "runs"),
-    ("TF-11 SD-22 SD-23 SD-24 AT-01 AT-06", "layers"),
+    ("TF-11 SD-22 SD-23 SD-24 AT-01 AT-06 AT-10", "layers"),
 ):
     LEFT_OUT |= dict.fromkeys(_rows.split(), _reason)
 
@@ -823,6 +822,25 @@ def test_sd_04_fully_sharded_forward() -> None:
     assert str(report.forward.condition) == "B/X > C/W_ici"
 
 
+WEIGHTS = "dims D=100_000, F=700_000\nIn[B_X, D] · W[D, F] -> Out[B_X, F]"
+"""A matmul with as many weights as LLaMA-3-70B, called 70e9, has: what counts for whole runs."""
+
+
+def days(chips: int, mfu: float, tokens: float = 15e12) -> float:
+    """Give the days in which so many chips v5p train 70e9 parameters."""
+    report = report_of(f"mesh X={chips}\n{WEIGHTS}", "tpu_v5p", B=850 * chips)
+    return report.run(tokens, mfu=mfu)["mfu"].days.number
+
+
+def test_sd_06_chips_for_a_batch(solve: Callable[..., Any]) -> None:
+    """16e6 tokens a step keep 18,823 chips busy on three axes; 6.3e24 FLOPs at 50% take 16.9 days."""
+    text = "mesh X @ici(3)\n" + FSDP
+    found = solve(text, "--for", "X", "--hardware", "tpu_v5p", "--set", "B=16_000_000")
+
+    assert int(found.compute_bound["forward"]["high"]) == 18_823
+    assert days(18_823, 0.5) == pytest.approx(16.9, abs=0.05)
+
+
 def test_sd_07_tensor_parallel_forward(solve: Callable[..., Any]) -> None:
     """4BDF/(YC) against 4BD/W: Y < M_Y F/2550 on a v5p."""
     report = report_of(TP)
@@ -974,7 +992,29 @@ def test_sd_21_the_table_of_schemes(scheme: str, devices: str, forward: str, bac
     assert same(report, "backward", "bytes", backward)
 
 
+@pytest.mark.parametrize(("mfu", "expected"), [(0.5, 3.5), (1, 1.8)])
+def test_sd_28_ten_pods(mfu: float, expected: float) -> None:
+    """LLaMA-3-70B on 89,600 chips: 3.5 days at 50%, 1.8 at 100% ("about 2", at no MFU that it names)."""
+    assert days(10 * 8960, mfu) == pytest.approx(expected, abs=0.05)
+
+
 # B5. Training LLaMA ------------------------------------------------------------------------------
+
+
+def test_at_02_flops_of_llama_70b() -> None:
+    """4.2e11 a token, 6.3e24 for 15e12: 435 years of one v5p."""
+    report = report_of(f"mesh X=1\n{WEIGHTS}", "tpu_v5p", B=2**20)
+    model = report.conventions()["model"]
+    year = days(1, 1) / 365
+
+    assert model.token.number == 4.2e11
+    assert model.token.number * 15e12 == 6.3e24
+    assert year == pytest.approx(435, rel=1e-3)
+
+
+def test_at_03_a_pod_for_llama_70b() -> None:
+    """8,960 v5p at 40%: 44.3 days."""
+    assert days(8960, 0.4) == pytest.approx(44.3, abs=0.05)
 
 
 def test_at_07_a_batch_of_four_million_tokens(solve: Callable[..., Any]) -> None:
@@ -1152,6 +1192,16 @@ def test_ai_08_a_matmul_of_llama_70b_on_32_chips() -> None:
     times = [seconds(report, key=key) * 1e6 for key in ("t_comms", "t_load", "t_math")]
 
     assert times == pytest.approx([11.65, 18.12, 4.77], abs=0.005)
+
+
+def test_ai_09_a_prefill() -> None:
+    """8,192 tokens through 70e9 parameters on 16 v5e at 40%: 0.910 s."""
+    text = "mesh X=16\n" + WEIGHTS.replace("B_X", "B").replace("D, F]", "D, F_X]").replace(
+        "B, F]", "B, F_X]"
+    )
+    report = report_of(text, "tpu_v5e", forward=True, B=8192)
+
+    assert report.run(mfu=0.4)["mfu"].seconds.number == pytest.approx(0.910, abs=0.0005)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def calibrate(
     told = [i for i in range(len(names)) if np.abs(slopes[:, i]).max() > FLAT]
     covariance, spread = _errors(model, best, slopes, told)
     figures = tuple(
-        _fitted(name, best[i], covariance, told.index(i) if i in told else None)
+        _fitted(name, float(best[i]), covariance, told.index(i) if i in told else None)
         for i, name in enumerate(names)
     )
     return Calibration(

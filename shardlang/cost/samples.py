@@ -152,7 +152,7 @@ def _sample(row: Row, folder: Path) -> Sample:
         row.refuse("its hardware is no name", 'write hardware = "tpu_v5p"')
     try:
         report = _priced(
-            str(folder / program), values, hardware, str(model), cast("Overlap", overlap)
+            str(folder / program), values, hardware, str(model), overlap
         )
     except ShardlangError as error:
         first = error.diagnostics[0]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+from math import prod
 
 import pytest
 import sympy
+from strategies import random_program
 
 import shardlang as sl
 from shardlang.cost.conventions import CONVENTIONS
@@ -181,6 +184,21 @@ def test_at_10_llama3_405b():
 
 
 # --- what counts as what ---
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_model_flops_are_those_of_one_device(seed):
+    """Whatever the layouts of a program are, its model FLOPs are what one device alone would run."""
+    text = random_program(random.Random(seed))
+    program = sl.parse(text)
+    one = sl.cost(sl.lower(program, sizes=dict.fromkeys(program.mesh.names, 1)))
+    many = sl.cost(sl.lower(program))
+    counts, devices = many.conventions(), prod(program.mesh.sizes.values())
+
+    assert value(counts, "model") == one.total.quantity("flops").number, text
+    assert value(counts, "hardware") == many.total.quantity("flops").number * devices
+    assert value(counts, "model") <= value(counts, "hardware")
+    assert value(counts, "model-causal") <= value(counts, "model")
 
 
 def test_work_done_again_is_hardware_alone():

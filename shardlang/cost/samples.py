@@ -151,9 +151,7 @@ def _sample(row: Row, folder: Path) -> Sample:
     if hardware is not None and not isinstance(hardware, str):
         row.refuse("its hardware is no name", 'write hardware = "tpu_v5p"')
     try:
-        report = _priced(
-            str(folder / program), values, hardware, str(model), overlap
-        )
+        report = _priced(str(folder / program), values, hardware, str(model), overlap)
     except ShardlangError as error:
         first = error.diagnostics[0]
         if first.code.startswith("SH90"):

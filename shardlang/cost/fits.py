@@ -7,10 +7,9 @@ smallest one. The size of the HBM is the symbol `hbm` in formulas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
 from typing import Any
 
 from shardlang.cost.errors import NoPart
@@ -20,9 +19,6 @@ from shardlang.cost.solve import check_symbol, compare, followers, freed, Soluti
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.size import Monomial
 from shardlang.source import Source, Span
-
-EXACT = 1e-9
-"""A border that is so close to a whole number, relative to it, is that number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,11 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
         known[hbm] = report.capacity
     found = compare(report, name, Formula.of(Monomial.of(hbm)), held, known, {}, strict=False)
     rest = _without(held, name)
+
+    def fitting(size: int) -> bool:
+        taken = held.value({**known, name: Fraction(size)}) if size > 0 else Fraction(0)
+        return taken is not None and report.capacity is not None and taken <= report.capacity
+
     return Fit(
         found,
         tuple(parts),
@@ -85,9 +86,14 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
         report.capacity,
         rest,
         rest.value(known),
-        None if found.high is None else floor(found.high * (1 + EXACT)),
-        None if found.low is None else ceil(found.low * (1 - EXACT)),
+        None if found.high is None else _last(round(found.high), -1, fitting),
+        None if found.low is None else _last(max(round(found.low), 1), 1, fitting),
     )
+
+
+def _last(near: int, step: int, fitting: Callable[[int], bool]) -> int:
+    """Give the whole number at a border that is the last to fit; floats may have missed it by one."""
+    return near if fitting(near) else near + step
 
 
 def _without(formula: Formula, name: str) -> Formula:

@@ -76,8 +76,8 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
     rest = _without(held, name)
 
     def fitting(size: int) -> bool:
-        needed = held.value({**known, name: Fraction(size)})
-        return needed is not None and report.capacity is not None and needed <= report.capacity
+        taken = held.value({**known, name: Fraction(size)}) if size > 0 else Fraction(0)
+        return taken is not None and report.capacity is not None and taken <= report.capacity
 
     return Fit(
         found,
@@ -86,15 +86,14 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
         report.capacity,
         rest,
         rest.value(known),
-        None if found.high is None else _beside(found.high, -1, fitting),
-        None if found.low is None else _beside(found.low, 1, fitting),
+        None if found.high is None else _last(round(found.high), -1, fitting),
+        None if found.low is None else _last(max(round(found.low), 1), 1, fitting),
     )
 
 
-def _beside(border: float, inwards: int, fitting: Callable[[int], bool]) -> int:
-    """Give the last whole number that fits beside a border, which is a float."""
-    nearest = round(border)
-    return nearest if fitting(nearest) else nearest + inwards
+def _last(near: int, step: int, fitting: Callable[[int], bool]) -> int:
+    """Give the whole number at a border that is the last to fit; floats may have missed it by one."""
+    return near if fitting(near) else near + step
 
 
 def _without(formula: Formula, name: str) -> Formula:

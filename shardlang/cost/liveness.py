@@ -8,7 +8,7 @@ outputs do where there is no backward pass. An array that is made again is not a
 another name of a value is that value.
 
 This is what a step-by-step allocator would need at its worst moment, nothing fragmented: the maximum over
-the moments, each a sum of products of sizes. Moments that another one exceeds term by term are left out.
+the moments, each a sum of products of sizes. Moments that others exceed, whatever the sizes are, are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from shardlang.ir.plan import Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 
-Bytes = Mapping[Powers, Fraction]
+Bits = Mapping[Powers, int]
+"""What is alive: bits, which are whole, by the product of sizes that they are times."""
+
+FULL = 24
+"""So many moments are kept before those between others are looked for."""
+
+REACH = 12
+"""How far apart, in moments that are kept, steps of one kind in neighbouring layers are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +50,22 @@ def peak(plan: Plan, held: MemoryFormulas) -> Formula:
     home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
     alive, dying = _last_uses(moments, ends)
     alive -= home
-    total: dict[Powers, Fraction] = {}
-    front: list[Bytes] = []
+    total: dict[Powers, int] = {}
+    front = _Front()
     _change(total, alive, 1)
-    _keep(front, total)
+    front.keep(total)
     for moment, done in zip(moments, dying, strict=True):
         new = moment.makes - alive - home
         _change(total, new, 1)
         alive |= new
         if new:
-            _keep(front, total)
+            front.keep(total)
         _change(total, alive & done, -1)
         alive -= done
-    sums = [Formula.of(*(Monomial(c, powers) for powers, c in each.items())) for each in front]
+    front.thin()
+    sums = [
+        Formula.of(*(Monomial(Fraction(c, 8), p) for p, c in each.items())) for each in front.kept
+    ]
     return lasting + Formula.largest(sums)
 
 
@@ -91,23 +101,71 @@ def _last_uses(
     return wanted, dying[::-1]
 
 
-def _change(total: dict[Powers, Fraction], arrays: Iterable[Array], sign: int) -> None:
+def _change(total: dict[Powers, int], arrays: Iterable[Array], sign: int) -> None:
     for array in arrays:
-        size = local_bytes(array)
-        left = total.get(size.powers, Fraction(0)) + sign * size.coefficient
+        powers = local_bytes(array).powers
+        left = total.get(powers, 0) + sign * array.tensor.dtype.bits
         if left:
-            total[size.powers] = left
+            total[powers] = left
         else:
-            total.pop(size.powers, None)
+            total.pop(powers, None)
 
 
-def _keep(front: list[Bytes], total: Bytes) -> None:
-    """Take note of a moment, unless one that is known takes at least as much of everything."""
-    if any(_exceeds(other, total) for other in reversed(front)):
-        return
-    front[:] = [other for other in front if not _exceeds(total, other)]
-    front.append(dict(total))
+class _Front:
+    """The moments that may be the worst for some sizes, in order."""
+
+    def __init__(self) -> None:
+        self.kept: list[Bits] = []
+        self.full = FULL
+
+    def keep(self, total: Bits) -> None:
+        """Take note of a moment, unless one that is known takes at least as much of everything."""
+        if any(_exceeds(other, total) for other in reversed(self.kept)):
+            return
+        self.kept = [other for other in self.kept if not _exceeds(total, other)]
+        self.kept.append(dict(total))
+        if len(self.kept) > self.full:
+            self.thin()
+            self.full = max(FULL, 2 * len(self.kept))
+
+    def thin(self) -> None:
+        """Drop moments that lie between two others: what is linear is largest at one of its ends.
+
+        Layer by layer the backward pass has less of activations and more of gradients; the first and
+        the last of such a row are enough.
+        """
+        before = -1
+        while before != len(self.kept):
+            before = len(self.kept)
+            at = 1
+            while at < len(self.kept) - 1:
+                reach = min(at, len(self.kept) - 1 - at, REACH)
+                middle = self.kept[at]
+                if any(
+                    _between(self.kept[at - step], middle, self.kept[at + step])
+                    for step in range(1, reach + 1)
+                ):
+                    del self.kept[at]
+                else:
+                    at += 1
 
 
-def _exceeds(one: Bytes, other: Bytes) -> bool:
+def _exceeds(one: Bits, other: Bits) -> bool:
     return all(number <= one.get(powers, 0) for powers, number in other.items())
+
+
+def _between(one: Bits, middle: Bits, other: Bits) -> bool:
+    """Say whether some mixture of two takes at least as much of everything as a third."""
+    low, high = Fraction(0), Fraction(1)  # the share of the first
+    for powers in {**one, **middle, **other}:
+        a, b, c = (each.get(powers, 0) for each in (one, middle, other))
+        if a == c:
+            if b > a:
+                return False
+        elif a > c:
+            low = max(low, Fraction(b - c, a - c))
+        else:
+            high = min(high, Fraction(c - b, c - a))
+        if low > high:
+            return False
+    return True

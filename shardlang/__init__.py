@@ -212,15 +212,17 @@ def cost(
     model: Literal["book", "link"] = "book",
     overlap: Literal["axes"] | None = None,
     sets: Mapping[str, float] | None = None,
+    hbm: bool = False,
 ) -> Report:
     """Price a plan: bytes, times, FLOPs and memory per device, as sympy expressions.
 
     `hardware` is a name of the catalogue or a path of a TOML file, and wins over the program's;
-    `sets` gives hardware quantities (`{"W_ici": 1.8e11}`). Raises `ShardlangError`.
+    `sets` gives hardware quantities (`{"W_ici": 1.8e11}`). With `hbm` no
+    contraction takes less than its reads and writes do at W_hbm. Raises `ShardlangError`.
     """
     from shardlang.cost.report import cost as cost_of
 
-    return cost_of(plan, hardware=hardware, model=model, overlap=overlap, sets=sets)
+    return cost_of(plan, hardware=hardware, model=model, overlap=overlap, sets=sets, hbm=hbm)
 
 
 def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:

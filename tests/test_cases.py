@@ -1,4 +1,4 @@
-"""The book's structural cases, and what users of other systems ran into, as programs."""
+"""What users of other sharding systems ran into, as programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simulator import check_numbers
 from shardlang.diagnostics import ShardlangError
 from shardlang.frontend.resolve import load_text, Overrides
 from shardlang.ir.plan import Plan
-from shardlang.ir.printer import print_plan, statement
+from shardlang.ir.printer import statement
 from shardlang.passes import lower
 from shardlang.rules.price import book_bytes
 
@@ -26,103 +26,6 @@ def collectives(plan: Plan, part: str = "both") -> list[str]:
         "both": (*plan.forward, *plan.backward),
     }
     return [statement(step).split(" = ", 1)[1] for step in steps[part] if step.is_collective]
-
-
-STRUCTURE = [
-    ("ST-01", "A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]", []),
-    ("ST-03", "A[I, J_X] · B[J, K] -> C[I, K]", ["AllGather_X(A[I, J_X])"]),
-    ("ST-04", "A[I, J_X] · B[J_X, K] -> C[I, K]", ["AllReduce_X(C[I, K]{U_X})"]),
-    ("ST-09", "A[I_X, J] -> A[I, J_X]", ["AllToAll_{X,J}(A[I_X, J])"]),
-    ("ST-12", "In[B_X, D] · W_in[D, F] · W_out[F, D] -> Out[B_X, D]", []),
-    ("ST-13", "In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]",
-     ["AllGather_X(W_in[D_X, F])", "AllGather_X(W_out[F, D_X])"]),
-    ("ST-14", "In[B, D_Y] · W_in[D, F_Y] · W_out[F_Y, D] -> Out[B, D_Y]",
-     ["AllGather_Y(In[B, D_Y])", "ReduceScatter_{Y,D}(Out[B, D]{U_Y})"]),
-    ("ST-20", "A[B_X, D_Y] *_D W[D, F_Y] -> Out[B_X, F_Y]", ["AllGather_Y(A[B_X, D_Y])"]),
-    ("ST-21", "In[B_X, D_Y] *_D W[D_Y, F] -> Out[B_X, F]", ["AllReduce_Y(Out[B_X, F]{U_Y})"]),
-    ("ST-22", "Tmp[B_X, F_Y] *_F W2[F_Y, D] -> Out[B_X, D_Y]",
-     ["ReduceScatter_{Y,D}(Out[B_X, D]{U_Y})"]),
-    ("ST-25", "A[B, D_Y] · B[D, F] -> C[B, F]", ["AllGather_Y(A[B, D_Y])"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [row[1:] for row in STRUCTURE], ids=[row[0] for row in STRUCTURE]
-)
-def test_forward_collectives_of_the_books_cases(text: str, expected: list[str]) -> None:
-    """Notation in, the book's collectives out, and right in numbers."""
-    plan = plan_of(text)
-    check_numbers(plan)
-
-    assert expected == collectives(plan, "forward")
-
-
-BACKWARD = [
-    ("ST-11", "AllGather_X A[I_X] -> B[I]\nB[I] ⊙ c[I_X] -> E[I_X]\nsum_I(E) -> L[]", None),
-    ("ST-12", "In[B_X, D] · W_in[D, F] · W_out[F, D] -> Out[B_X, D]",
-     ["AllReduce_X(dW_out[F, D]{U_X})", "AllReduce_X(dW_in[D, F]{U_X})"]),
-    ("ST-13", "In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]",
-     ["ReduceScatter_{X,D}(dW_out[F, D]{U_X})", "AllGather_X(W_out[F, D_X])",
-      "ReduceScatter_{X,D}(dW_in[D, F]{U_X})", "AllGather_X(W_in[D_X, F])"]),
-    ("ST-14", "In[B, D_Y] · W_in[D, F_Y] · W_out[F_Y, D] -> Out[B, D_Y]",
-     ["AllGather_Y(dOut[B, D_Y])", "ReduceScatter_{Y,D}(dIn[B, D]{U_Y})"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [row[1:] for row in BACKWARD], ids=[row[0] for row in BACKWARD]
-)
-def test_backward_collectives_of_the_books_cases(text: str, expected: list[str] | None) -> None:
-    """The backward pass has the collectives that the book derives."""
-    plan = plan_of(text)
-    check_numbers(plan)
-
-    assert expected is None or expected == collectives(plan, "backward")
-
-
-def test_st_02_an_undeclared_result_gets_its_layout() -> None:
-    """`A[I, J] · B[J, K_Y] -> C` infers `C[I, K_Y]`."""
-    plan = plan_of("A[I, J] · B[J, K_Y] -> C")
-
-    assert ["C[I, K_Y]"] == [str(output) for output in plan.outputs]
-
-
-def test_st_06_an_axis_twice_in_the_result_is_refused() -> None:
-    """Case 4 with a result that has the axis twice: both legal results are offered."""
-    with pytest.raises(ShardlangError) as caught:
-        plan_of("A[I_X, J] · B[J, K_X] -> C[I_X, K_X]")
-    (diagnostic,) = caught.value.diagnostics
-
-    assert (diagnostic.line, diagnostic.severity) == (2, "error")
-    assert "X" in diagnostic.message
-    assert diagnostic.hint is not None
-    assert "C[I, K_X]" in diagnostic.hint
-    assert "C[I_X, K]" in diagnostic.hint
-
-
-def test_st_10_an_all_reduce_is_a_scatter_and_a_gather() -> None:
-    """`AllReduce` costs what ReduceScatter and AllGather cost together."""
-    both = plan_of("A[I_X, J]{U_Y} -> A[I_X, J_Y]\nA[I_X, J_Y] -> A[I_X, J]")
-
-    assert ["ReduceScatter_{Y,J}(A[I_X, J]{U_Y})", "AllGather_Y(A[I_X, J_Y])"] == collectives(
-        both, "forward"
-    )
-
-
-def test_st_16_slashes_and_subscripts_are_the_same() -> None:
-    """The seed's slash style means the book's subscripts."""
-    slashes = plan_of("In[B / X, D] · W_in[D / X, F] · W_out[F, D / X] -> Out[B / X, D]")
-    subscripts = plan_of("In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]")
-
-    assert print_plan(subscripts) == print_plan(slashes)
-
-
-def test_st_26_a_transpose_is_the_same_value() -> None:
-    """Dims are named, so `W^T[F, D]` is W."""
-    plain = plan_of("dO[B, D] ·_D W_out[F, D] -> T[B, F]")
-    transposed = plan_of("dO[B, D] ·_D W_out[D, F]^T -> T[B, F]")
-
-    assert [s.op for s in plain.forward] == [s.op for s in transposed.forward]
 
 
 REPORTS = [

@@ -697,11 +697,16 @@ def test_local_bytes_of_the_pop_quiz():
 
 
 def test_too_little_memory_is_said():
-    """What does not fit into the hardware's memory gets a warning."""
+    """What does not fit into the hardware's memory has a line that says so."""
     sizes = {"B": 1024, "D": 100_000, "F": 400_000}
     report = cost(plans.mlp("dp", mesh={"X": 4}, sizes=sizes), hardware="tpu_v5e")
 
-    assert any("16 GB" in warning for warning in report.warnings)
+    line = next(line for line in report.to_text().splitlines() if "does not fit" in line)
+    taken = 8 * 100_000 * 400_000 + 2 * 256 * 500_000  # weights, gradients; In and Tmp
+
+    assert line.split() == ["does", "not", "fit", "total", "320.3", "GB", "of", "16", "GB:", "20.02", "times", "as", "much"]  # fmt: skip
+    assert pytest.approx(taken / 16e9) == report.share
+    assert {"hbm": 16 * 10**9, "share": report.share, "holds": False} == report.to_dict()["fits"]
 
 
 # --- names and values ---

@@ -15,7 +15,7 @@ import pytest
 from shardlang.backends.report_latex import condition, escape, symbol
 from shardlang.backends.report_text import wrap
 from shardlang.backends.units import si
-from shardlang.cost.report import cost, MEMORY, Report, TOTALS
+from shardlang.cost.report import cost, HBM, MEMORY, Report, TOTALS
 from shardlang.ir.plan import Alternative
 
 SIZES = {"B": 48_000, "D": 8192, "F": 32768}
@@ -95,12 +95,12 @@ def test_json_has_the_schema(report):
     network = ["network"] if report.model == "link" else []
     assert list(data) == [
         "schema", "strategy", "mesh", "dims", "hardware", "collectives", "compute", "totals",
-        "compute_bound", "memory", "alternatives", "warnings", "bound", "symbols", *network,
+        "compute_bound", "memory", "fits", "alternatives", "warnings", "bound", "symbols", *network,
     ]  # fmt: skip
     assert data["schema"] == 1
     for name in ("forward", "backward", "total"):
         totals = data["totals"][name]
-        assert list(totals) == list(TOTALS)
+        assert list(totals) == [*TOTALS, *HBM]
         assert all(set(totals[key]) == {"formula", "seconds"} for key in TOTALS if key[:2] == "t_")
         assert all(set(totals[key]) == {"formula", "value"} for key in ("flops", "bytes"))
         assert isinstance(data["compute_bound"][name], str)

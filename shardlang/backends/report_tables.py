@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardlang.backends.units import amount, count, UNITS
+from shardlang.backends.units import amount, count, fit, UNITS
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import Quantity
-from shardlang.cost.report import MEMORY, PASSES, Report, TOTALS
+from shardlang.cost.report import HBM, MEMORY, PASSES, Report, TOTALS
 from shardlang.ir.types import Array
 
 LABELS = {
@@ -18,7 +18,12 @@ LABELS = {
     "t_overlapped": "T_overlapped",
     "t_serial": "T_serial",
     "flops": "FLOPs",
+    "t_load": "T_load",
+    "t_hbm": "T_hbm",
+    "hbm_bytes": "HBM bytes",
+    "hbm_fused": "HBM bytes, all fused",
     "gathered_peak": "gathered",
+    "peak": "at once",
 }
 
 
@@ -94,9 +99,10 @@ def blocks(report: Report) -> Iterator[Block]:
         ("FLOP",),
         wide=("step",),
     )
+    keys = (*TOTALS, *HBM) if report.hbm else TOTALS
     for name in PASSES if report.plan.backward else PASSES[:1]:
         totals = report.totals[name]
-        rows = [_row(key, totals.quantity(key), UNITS.get(key, "s")) for key in TOTALS]
+        rows = [_row(key, totals.quantity(key), UNITS.get(key, "s")) for key in keys]
         if totals.quantity("elementwise").formula:
             rows.insert(1, _row("elementwise", totals.quantity("elementwise"), "FLOP"))
         holds = {True: "holds", False: "does not hold", None: ""}[totals.condition.holds]
@@ -113,9 +119,16 @@ def blocks(report: Report) -> Iterator[Block]:
     yield Block(
         "Memory of one device",
         ("quantity", "formula", "value"),
-        tuple(_row(key, report.memory.quantity(key), "B") for key in MEMORY),
+        tuple(
+            _row(key, report.memory.quantity(key), "B")
+            for key in MEMORY
+            if key != "caches" or report.memory.quantity(key).formula
+        ),
         ("formula",),
         ("value",),
+        (f"{'Fits' if (report.share or 0) <= 1 else 'Does not fit'}: {fit(report)}.",)
+        if report.share is not None
+        else (),
         wide=("formula",),
     )
     if report.plan.alternatives:

@@ -7,11 +7,14 @@ marks what is on the critical path.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.backends.units import amount, count, si, UNITS
+from shardlang.backends.units import amount, count, fit, si, UNITS
+from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
-from shardlang.cost.report import PASSES, Report
+from shardlang.cost.quantities import ComputeCost, Quantity, Totals
+from shardlang.cost.report import HBM, PASSES, Report
 from shardlang.ir.printer import found, notes
 
 if TYPE_CHECKING:
@@ -27,14 +30,22 @@ LABELS = {
     "t_comms": "T_comms",
     "t_overlapped": "T_overlapped",
     "t_serial": "T_serial",
+    "t_load": "T_load",
+    "hbm_bytes": "HBM bytes",
+    "t_hbm": "T_hbm",
 }
+SHOWN_LINES = 4
+"""So many lines a formula of what is alive at once may take; longer ones are in JSON."""
+
 MEMORY_LABELS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "optimizer",
+    "caches": "caches",
     "activations": "activations",
     "gathered_peak": "gathered",
     "total": "total",
+    "peak": "at once",
 }
 
 
@@ -145,7 +156,10 @@ class _Printer:
         if report.slice:
             yield from self.labelled("slice", report.slice)
         bound = ": T_overlapped is a lower bound" if report.is_bound else ": an estimate, no bound"
-        yield from self.labelled("figures", f"of one device; times at {report.rates}{bound}")
+        roofline = ", no contraction faster than its bytes over W_hbm" if report.hbm else ""
+        yield from self.labelled(
+            "figures", f"of one device; times at {report.rates}{roofline}{bound}"
+        )
         yield from self.labelled("no time", f"for {', '.join(report.left_out)}")
         for number, note in enumerate(report.notes):
             yield from self.labelled("network" if number == 0 else "", note)
@@ -206,7 +220,7 @@ class _Printer:
         if not costs and not others:
             return
         yield ""
-        yield self.head("Contractions" if costs else "No contractions")
+        yield self.head("Contractions" if costs else "No contractions") + self.balance()
         texts = [cost.einsum for cost in costs]
         formulas = [str(cost.flops) for cost in costs]
         values = [amount(cost.flops, "FLOP") for cost in costs]
@@ -220,6 +234,7 @@ class _Printer:
             if one_line:
                 cells = f"{text:<{columns[0]}}  {formula:<{columns[1]}}  {value:>{columns[2]}}"
                 yield f"  {shown:<8}  {cells}"
+                yield from self.intensity(cost, room - 2)
                 continue
             # a tensor's brackets are kept together
             for number, line in enumerate(wrap(text.replace(", ", f",{NO_BREAK}"), room)):
@@ -227,10 +242,41 @@ class _Printer:
             result = f" = {value.replace(' ', NO_BREAK)}" if value else " FLOPs"
             for line in wrap(f"{formula}{result}", room - 2):
                 yield f"  {'':<8}    {line}"
+            yield from self.intensity(cost, room - 2)
         if others:
             more = amount(self.report.total.quantity("elementwise"), "FLOP")
             text = f"and {len(others)} elementwise steps" + (f", {more}" if more else "")
             yield f"  {text}, not counted below"
+
+    def rate(self, figure: str) -> Fraction | None:
+        """Give a rate of the hardware, with its efficiency, where it is known."""
+        return self.report.quantity(Formula.of(self.report.symbols.rate(figure))).value
+
+    def balance(self) -> str:
+        """Give the FLOPs a byte below which memory takes longer than the FLOPs, if that is shown."""
+        peak, speed = self.rate("C"), self.rate("W_hbm")
+        if not self.report.hbm or peak is None or speed is None:
+            return ""
+        return f"  (bound by memory below C/W_hbm = {float(peak / speed):.4g} FLOP/B)"
+
+    def intensity(self, cost: ComputeCost, room: int) -> Iterator[str]:
+        """Show the FLOPs a byte of a contraction, and what takes longer, where HBM counts."""
+        if not self.report.hbm:
+            return
+        value, time = cost.intensity_value, amount(cost.time, "s")
+        number = "" if value is None else f" = {value:.4g}"
+        bound = {None: "", True: ", bound by memory", False: ", bound by compute"}
+        words = bound[cost.memory_bound] + (f": {time}" if time else "")
+        for line in wrap(f"{cost.intensity}{number} FLOP/B{words}", room):
+            yield f"  {'':<8}    {line}"
+
+    def quantities(self) -> Iterator[str]:
+        """Go through the totals that are shown: those of HBM where somebody asked, or there are caches."""
+        report = self.report
+        for key in LABELS:
+            serves = key == "t_load" and report.memory.quantity("caches").formula
+            if key not in HBM or report.hbm or serves:
+                yield key
 
     def totals(self, name: str) -> Iterator[str]:
         totals = self.report.totals[name]
@@ -241,14 +287,19 @@ class _Printer:
         yield ""
         yield self.head({"forward": "Forward", "backward": "Backward", "total": "Both"}[name])
         rows: list[list[str]] = []
-        for key, label in LABELS.items():
-            quantity = totals.quantity(key)
+        for key in self.quantities():
+            label, quantity = LABELS[key], totals.quantity(key)
             text = str(quantity)
-            if key == "t_overlapped":
+            if key == "t_math" and self.report.hbm and quantity.value is not None:
+                text = "the larger of FLOPs/C and bytes/W_hbm, contraction by contraction"
+            elif key == "t_overlapped":
                 words = "a lower bound" if self.report.is_bound else "an estimate"
                 text = f"max(T_math, T_comms), {words}"
+                text += " if no kernels are fused" if self.report.hbm else ""
             elif key == "t_serial":
                 text = "T_math + T_comms"
+            elif key == "t_hbm":
+                text = "HBM bytes/W_hbm"
             rows.append([f"{label:<13}", text, amount(quantity, UNITS.get(key, "s"))])
         other = totals.quantity("elementwise")
         if other.formula:
@@ -258,9 +309,22 @@ class _Printer:
         holds = {True: " (so it is)", False: " (it is not)", None: ""}[condition.holds]
         if condition.text in ("always", "never"):
             holds = ""
+        if self.report.hbm:
+            holds = self.judged(totals) or holds
         yield from self.indented("compute-bound", f"{condition}{holds}")
         if condition.solved:
             yield from self.indented("", f"that is {condition.solved}")
+
+    def judged(self, totals: Totals) -> str:
+        """Say what takes longest where memory counts, and all is known."""
+        work, moved = totals.quantity("flops").value, totals.quantity("t_hbm").value
+        comms = totals.quantity("t_comms").value
+        peak = self.rate("C")
+        if work is None or moved is None or comms is None or peak is None:
+            return ""
+        if moved > max(work / peak, comms):
+            return " (the memory takes longer than either)"
+        return " (so it is)" if work / peak > comms else " (it is not)"
 
     def indented(self, label: str, text: str) -> Iterator[str]:
         for number, line in enumerate(wrap(text, self.width - 17)):
@@ -273,13 +337,28 @@ class _Printer:
         program = self.report.plan.program
         for key, label in MEMORY_LABELS.items():
             quantity = self.report.memory.quantity(key)
+            if key == "caches" and not quantity.formula:
+                continue
             words, formula = label, str(quantity)
+            if key == "peak":
+                formula = self.alive(quantity)
             if key == "optimizer" and self.report.plan.backward:
                 words = f"{label} {program.optimizer or ''}"
                 if program.optimizer is None:
                     formula = "0 (no optimizer is named)"
             rows.append([f"{words:<13}", formula, amount(quantity, "B")])
+        if said := fit(self.report):
+            label = "fits" if (self.report.share or 0) <= 1 else "does not fit"
+            rows.append([f"{label:<13}", f"total {said}", ""])
         yield from table(rows, self.width, (2,), "  ")
+
+    def alive(self, quantity: Quantity) -> str:
+        """Say what is alive at once: in words where the number stands beside, or it is too long."""
+        if quantity.value is not None:
+            return "the most alive at once, temporaries included"
+        formula = str(quantity)
+        long = len(wrap(formula, self.width - 17)) > SHOWN_LINES
+        return "a long maximum: --format json has it" if long else formula
 
     def remarks(self) -> Iterator[str]:
         if self.report.plan.alternatives:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shardlang.cost.quantities import Quantity
+
+if TYPE_CHECKING:
+    from shardlang.cost.report import Report
 
 _LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _SMALL = ("", "m", "µ", "n", "p", "f")
-UNITS = {"flops": "FLOP", "elementwise": "FLOP", "bytes": "B"}
+UNITS = {"flops": "FLOP", "elementwise": "FLOP", "bytes": "B", "hbm_bytes": "B", "hbm_fused": "B"}
 
 
 def si(value: float, unit: str) -> str:
@@ -29,6 +34,18 @@ def amount(quantity: Quantity, unit: str) -> str:
     """Print a quantity's value with its unit, nothing where it is unknown or plainly zero."""
     number = quantity.number if quantity.formula else None
     return "" if number is None else si(float(number), unit)
+
+
+def fit(report: Report) -> str:
+    """Say whether the memory fits: `14.12 GB of 16 GB: 88.2%, 1.88 GB left`; nothing where unknown."""
+    total, share = report.memory.quantity("total").number, report.share
+    if total is None or share is None or report.capacity is None:
+        return ""
+    size = float(report.capacity)
+    taken = f"{si(float(total), 'B')} of {si(size, 'B')}"
+    if share > 1:
+        return f"{taken}: {share:.4g} times as much"
+    return f"{taken}: {100 * share:.3g}%, {si(size - float(total), 'B')} left"
 
 
 def count(value: float) -> str:

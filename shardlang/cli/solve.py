@@ -7,18 +7,22 @@ from fractions import Fraction
 from textwrap import wrap
 from typing import Any, TYPE_CHECKING
 
+from shardlang.backends.units import si
 from shardlang.cli import arguments as options
 from shardlang.cli.program import hardware_settings, make_plan, read_program
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import UsageError, write_result
 
 if TYPE_CHECKING:
+    from shardlang.cost.fits import Fit
     from shardlang.cost.report import Report
     from shardlang.cost.solve import Solution
     from shardlang.cost.split import Constraint, Pass, Split
 
 NAME = "solve"
-HELP = "the condition on a symbol under which a program is compute-bound; the best split of a mesh"
+HELP = (
+    "when a program is compute-bound or fits into memory, for any symbol; the best split of a mesh"
+)
 TIMES = ("t_comms", "t_serial", "t_overlapped")
 
 
@@ -28,6 +32,24 @@ def configure(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("question")
     group.add_argument(
         "--for", dest="symbol", metavar="B", help="the symbol to solve T_math > T_comms for"
+    )
+    group.add_argument(
+        "--when",
+        dest="asked",
+        metavar="T>T",
+        default="t_math>t_comms",
+        help="what --for solves in place of that: any of t_math, t_comms, t_load, t_hbm against another",
+    )
+    group.add_argument(
+        "--fits",
+        metavar="B",
+        help="the symbol to solve memory <= hbm for: the largest dim, or the smallest axis",
+    )
+    group.add_argument(
+        "--parts",
+        metavar="PART,PART",
+        default="total",
+        help="what of the memory has to fit (total), as in parameters,optimizer",
     )
     group.add_argument(
         "--minimize", choices=TIMES, help="what the split of --over is to make least (t_comms)"
@@ -70,28 +92,55 @@ def run(arguments: Namespace) -> int:
     found: dict[str, Solution] = {}
     if arguments.symbol is not None:
         found = {
-            name: when(report, arguments.symbol, name, over=over, constraint=constraint)
+            name: when(
+                report,
+                arguments.symbol,
+                name,
+                over=over,
+                constraint=constraint,
+                asked=arguments.asked,
+            )
             for name in passes
         }
+    fit = _fit(report, arguments)
     if arguments.format == "json":
-        write_result(to_json(_data(report, arguments, found, split)), arguments.output)
+        data = _data(report, arguments, found, split)
+        data["fits"] = None if fit is None else fit.to_dict()
+        write_result(to_json(data), arguments.output)
     else:
         text = _text(report, arguments, found, split)
+        if fit is not None:
+            asked = found or split is not None
+            text = f"{text}\n\n" if asked else text.splitlines()[0] + "\n\n"
+            text += "\n".join(_fit_lines(fit))
         write_result(dress(text, arguments.format), arguments.output)
     return 0
 
 
+def _fit(report: Report, arguments: Namespace) -> Fit | None:
+    if arguments.fits is None:
+        return None
+    from shardlang.cost.fits import fits
+
+    parts = tuple(part.strip() for part in arguments.parts.split(","))
+    return fits(report, arguments.fits, parts)
+
+
 def _axes(arguments: Namespace) -> tuple[str, ...]:
     """Give the axes of `--over`; refuse questions that ask nothing or half of one."""
+    from shardlang.cost.solve import sides
+
     over = tuple(part.strip() for part in (arguments.over or "").split(",") if part.strip())
     if bool(over) != (arguments.constraint is not None):
         raise UsageError("--over X,Y and --with 'X*Y=N' go together")
     if arguments.minimize is not None and not over:
         raise UsageError("--minimize needs --over X,Y --with 'X*Y=N'")
-    if arguments.symbol is None and not over:
+    if arguments.symbol is None and arguments.fits is None and not over:
         raise UsageError(
-            "nothing to solve: give --for B, or --minimize t_comms --over X,Y --with ..."
+            "nothing to solve: give --for B, --fits B, or --minimize t_comms --over X,Y --with ..."
         )
+    if over and sides(arguments.asked) != ("t_math", "t_comms"):
+        raise UsageError("--when with --over X,Y is t_math>t_comms: the split is that of T_comms")
     if len(set(over)) < len(over) or len(over) == 1:
         raise UsageError("--over takes two or more different axes")
     if len(over) > 4:
@@ -146,6 +195,8 @@ def _data(
 def _text(
     report: Report, arguments: Namespace, found: dict[str, Solution], split: Split | None
 ) -> str:
+    from shardlang.cost.solve import sides
+
     lines: list[str] = []
     overlap = ", axes overlap each other" if report.overlap else ", collectives one after another"
     lines.append(
@@ -161,7 +212,9 @@ def _text(
         lines += ["", *_split_lines(split, arguments.minimize or "t_comms")]
     if found:
         at = " at that split" if split is not None else ""
-        lines += ["", f"Compute-bound, T_math > T_comms{at}, where"]
+        asked = " > ".join("T" + side[1:] for side in sides(arguments.asked))
+        bound = "Compute-bound, " if asked == "T_math > T_comms" else ""
+        lines += ["", f"{bound}{asked}{at}, where"]
         for name, solution in found.items():
             lines += _solution_lines(name, solution)
     return "\n".join(lines)
@@ -189,6 +242,38 @@ def _solution_lines(name: str, solution: Solution) -> list[str]:
         high = "" if solution.high is None else f" < {_number(solution.high)}"
         how = ", found numerically" if solution.how == "numerically" else ""
         lines.append(f"             here {low}{solution.symbol}{high}{how}")
+    return lines
+
+
+def _fit_lines(fit: Fit) -> list[str]:
+    solution = fit.solution
+    name = solution.symbol
+    what = "memory" if fit.parts == ("total",) else " + ".join(fit.parts)
+    size = f", {fit.hbm} = {si(float(fit.capacity), 'B')}" if fit.capacity is not None else ""
+    lines = [f"Fits, {what} <= {fit.hbm}{size}, where"]
+    for number, part in enumerate((solution.solved or solution.text).split(" and ")):
+        indent = "  and " if number else "  "
+        lines += wrap(part, 77, initial_indent=indent, subsequent_indent="      ")
+    rest = "" if fit.rest_value is None else f": {si(float(fit.rest_value), 'B')}"
+    alone = f"what does not depend on {name}, {fit.rest}{rest}"
+    match solution.how:
+        case "never":
+            said = f"never so here: no choice of {name} helps; {alone}, is too much"
+        case "always":
+            said = "always so here"
+        case "whatever":
+            said = f"no choice of {name} helps: the memory does not depend on it"
+        case "open":
+            said = "there is no closed form; give the other sizes with --set"
+        case _:
+            said = f"beside {alone}" if fit.rest else ""
+    if said:
+        lines += wrap(said, 77, initial_indent="  ", subsequent_indent="    ")
+    how = ", found numerically" if solution.how == "numerically" else ""
+    if fit.least is not None and solution.low is not None:
+        lines.append(f"  here {name} >= {_number(solution.low)}, whole {fit.least:_}{how}")
+    if fit.most is not None and solution.high is not None:
+        lines.append(f"  here {name} <= {_number(solution.high)}, whole {fit.most:_}{how}")
     return lines
 
 

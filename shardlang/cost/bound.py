@@ -10,7 +10,7 @@ nobody has set it: it is 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -49,7 +49,7 @@ def batch_of(plan: Plan, symbols: Symbols) -> Batch:
     """Find the batch: the dims of inputs that no weight has; with no weights there is none."""
     weights = [leaf.array for leaf in plan.program.leaves if leaf.kind == "param"]
     own = {dim for array in weights for dim in array.tensor.dims}
-    inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
+    inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind == "input"]
     dims = {dim for array in inputs for dim in array.tensor.dims} - own if weights else set()
     arrays = {a for _, step in plan.steps() for a in (*step.inputs, step.output)}
     arrays.update(inputs)
@@ -73,12 +73,13 @@ def compute_bound(
     `ones` are the numbers of hardware axes that nobody has set.
     """
     math = flops / symbols.rate("C")
-    t_math, t_comms = math.value(known), comms.value(known)
-    holds = None if t_math is None or t_comms is None else t_math > t_comms
     if not comms:
         return Condition("always", holds=True)
     if not math:
         return Condition("never", holds=False)
+    shared = common_factor((*_terms(math), *_terms(comms)))
+    left, right = ((side / shared).value(known) for side in (math, comms))
+    holds = None if left is None or right is None else left > right
     comms = comms.substitute(ones)
     alone = len(comms.maxima) == 1 and not comms.terms
     options = comms.maxima[0] if alone else (comms,)
@@ -86,6 +87,14 @@ def compute_bound(
     texts = dict.fromkeys(condition.text for condition in conditions)
     solved = conditions[0].solved if len(conditions) == 1 else None
     return Condition(" and ".join(texts), holds, solved)
+
+
+def _terms(formula: Formula) -> Iterator[Monomial]:
+    """Give every product in a formula, those in its maxima too."""
+    yield from formula.terms
+    for options in formula.maxima:
+        for option in options:
+            yield from _terms(option)
 
 
 def _split(monomial: Monomial, names: Iterable[str]) -> Monomial:
@@ -110,8 +119,7 @@ def _compare(math: Formula, comms: Formula, symbols: Symbols, batch: Batch) -> C
     (speed,) = speeds
     work = math * symbols.rate("C")
     sent = comms / speed
-    factor = common_factor((*work.terms, *sent.terms))
-    left = _quotient(work / factor, sent / factor)
+    left = quotient(work, sent)
     right = monomial_text(symbols.rate("C") * speed)
     return Condition(f"{left} > {right}", solved=solved)
 
@@ -135,7 +143,12 @@ def _products(ratio: Monomial, figures: set[str], batch: Batch, symbols: Symbols
     return f"{monomial_text(left)} > {monomial_text(left / ratio)}"
 
 
-def _quotient(top: Formula, bottom: Formula) -> str:
+def quotient(top: Formula, bottom: Formula) -> str:
+    """Print a quotient of two sums without what all of their terms share."""
+    if not top or not bottom:
+        return "0"
+    factor = common_factor((*top.terms, *bottom.terms))
+    top, bottom = top / factor, bottom / factor
     over = f"({top})" if len(top.terms) > 1 else str(top)
     simple = len(bottom.terms) == 1 and "*" not in str(bottom)
     return f"{over}/{bottom if simple else f'({bottom})'}"

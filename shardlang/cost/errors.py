@@ -106,6 +106,44 @@ class NotScheduled(Mistake):
 
 
 @dataclass(frozen=True)
+class NoPart(Mistake):
+    """`--parts weights` where memory has no such part."""
+
+    code: ClassVar[str] = "SH526"
+    title: ClassVar[str] = "no part of memory"
+
+    name: str
+    parts: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which name it is."""
+        return f"memory has no part '{self.name}'"
+
+    def hint(self) -> str:
+        """List the parts."""
+        return f"its parts are {', '.join(self.parts)}"
+
+
+@dataclass(frozen=True)
+class NoTime(Mistake):
+    """`--when flops>t_comms`, which compares no two times."""
+
+    code: ClassVar[str] = "SH527"
+    title: ClassVar[str] = "no comparison of times"
+
+    text: str
+    times: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what was typed."""
+        return f"'{self.text}' is no comparison of two times of the report"
+
+    def hint(self) -> str:
+        """Show one, and list the times."""
+        return f"write t_load>t_comms; the times are {', '.join(self.times)}"
+
+
+@dataclass(frozen=True)
 class BadEfficiency(Mistake):
     """`--set E_math=80`: a share of a figure that is more than all of it."""
 

@@ -392,7 +392,10 @@ class Formula:
 
         return sympy.Add(
             *(term(monomial) for monomial in self.terms),
-            *(sympy.Max(*(option.sympy() for option in options)) for options in self.maxima),
+            *(
+                sympy.Max(*(option.sympy() for option in options), evaluate=False)
+                for options in self.maxima
+            ),
         )
 
 

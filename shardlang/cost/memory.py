@@ -3,13 +3,16 @@
 - parameters: the weights, as they lie;
 - gradients: of the weights, in the layout that the backward pass ends with;
 - optimizer: its state for each weight (table `OPTIMIZERS`), split as the weight is;
+- caches: state of serving, as it lies (`cache` lines);
 - activations: what the backward pass reads of the forward pass, each value and layout once, weights
   where they lie left out: inputs, intermediates, and gathered copies that are kept. With no
   backward pass: the most that is alive at once, gathered copies left out;
 - gathered_peak: the most that gathered copies take at once, those counted as activations left out,
   each alive from its AllGather to its last use;
-- total: the sum, which holds each byte once. No allocator keeps all five at their largest at the
-  same moment, so that it is a bound from above on what these five need.
+- total: the sum, which holds each byte once. No allocator keeps all of them at their largest at the
+  same moment, so that it is a bound from above on what these need.
+
+What is alive at once over the whole plan, temporaries included, is `shardlang.cost.liveness`.
 
 A value under another name (a copy in the same layout, or new names for dims) takes no memory of its
 own: it is the value that it stands for.
@@ -36,15 +39,21 @@ class MemoryFormulas:
     parameters: Formula
     gradients: Formula
     optimizer: Formula
+    caches: Formula
     activations: Formula
     gathered_peak: Formula
 
     @property
+    def parts(self) -> dict[str, Formula]:
+        """Each part by its name, and the total."""
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**own, "total": self.total}
+
+    @property
     def total(self) -> Formula:
         """The sum of all."""
-        return Formula.sum(
-            (self.parameters, self.gradients, self.optimizer, self.activations, self.gathered_peak)
-        )
+        lasting = (self.parameters, self.gradients, self.optimizer, self.caches)
+        return Formula.sum((*lasting, self.activations, self.gathered_peak))
 
 
 def _per_element(width: int) -> Callable[[Array], Formula]:
@@ -117,7 +126,10 @@ def _is_another_name(step: Step) -> bool:
 
 
 def kept_for_backward(plan: Plan, storage: Storage) -> list[Array]:
-    """List what the backward pass reads of the forward pass, in the order of first reading."""
+    """List what the backward pass reads of the forward pass, in the order of first reading.
+
+    Weights and caches, where they lie, are left out: they are there in any case.
+    """
     homes = {leaf.array for leaf in plan.program.leaves}
     before = homes.union(step.output for step in plan.forward)
     made = set(plan.cotangents)
@@ -127,8 +139,8 @@ def kept_for_backward(plan: Plan, storage: Storage) -> list[Array]:
             if array not in made and array in before:
                 kept[storage.root(array)] = None
         made.add(step.output)
-    weights = {leaf.array for leaf in plan.program.leaves if leaf.kind == "param"}
-    return [array for array in kept if array not in weights]
+    lasting = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
+    return [array for array in kept if array not in lasting]
 
 
 def _last_uses(steps: Sequence[Step], ends: Iterable[Array], storage: Storage) -> list[list[Array]]:
@@ -202,7 +214,7 @@ def memory(plan: Plan) -> MemoryFormulas:
     ]
     if not plan.backward:
         parameters = plan.parameters
-        inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
+        inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind == "input"]
 
         def value(step: Step) -> bool:
             made = isinstance(step.op, AllGather)
@@ -218,6 +230,7 @@ def memory(plan: Plan) -> MemoryFormulas:
         parameters=_add(weights),
         gradients=_add(gradients) if plan.backward else Formula(),
         optimizer=Formula.sum(state(weight) for weight in weights) if state else Formula(),
+        caches=_add(leaf.array for leaf in plan.program.leaves if leaf.kind == "cache"),
         activations=activations,
         gathered_peak=Formula.largest(peaks),
     )

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from shardlang.cost.report import Report
     from shardlang.cost.symbols import Symbols
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "gathered_peak")
-TIMES = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
+MEMORY_PARTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "caches",
+    "activations",
+    "gathered_peak",
+    "peak",
+)
+HBM = ("t_load", "hbm_bytes", "t_hbm", "hbm_fused")
+TIMES = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial", *HBM)
 
 Groups = tuple[tuple[tuple[str, ...], Formula], ...]
 
@@ -110,6 +119,8 @@ class Compiled:
             if key not in TIMES or pass_ not in report.totals:
                 raise ValueError(f"no output is called {output!r}: {', '.join((*TIMES, 'memory'))}")
             totals = report.totals[pass_]
+            if key in HBM:
+                formulas[output] = totals.quantity(key).formula
             if key in ("flops", "t_math", "t_overlapped", "t_serial"):
                 formulas[f"{pass_}.{'flops' if key == 'flops' else 't_math'}"] = totals.quantity(
                     "flops" if key == "flops" else "t_math"

@@ -19,8 +19,9 @@ from shardlang.cost.errors import BadEfficiency
 from shardlang.cost.flops import counts, flops
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
+from shardlang.cost.liveness import peak
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
+from shardlang.cost.memory import memory, OPTIMIZERS
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -31,8 +32,9 @@ from shardlang.cost.quantities import (
     Quantity,
     Totals,
 )
-from shardlang.cost.report import MEMORY, Overlap, PASSES, Report
+from shardlang.cost.report import Overlap, PASSES, Report
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
+from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
 from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
@@ -44,6 +46,8 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
 from shardlang.source import Source, Span
+
+SECTIONS: tuple[Pass, ...] = ("forward", "backward")
 
 WRAPPING = ("wrap_axis", "wrap_cube")
 """Figures that a slice depends on, and no formula has."""
@@ -67,17 +71,29 @@ class Pricing:
         sets: Mapping[str, float | Fraction],
         shape: tuple[int, ...] = (),
         *,
+        hbm: bool = False,
         any_size: bool = False,
         named: Collection[str] = (),
     ) -> None:
         """Name everything and lay the mesh.
 
-        `any_size` lays it on nodes for any sizes of the axes; `named` are efficiencies that formulas
-        have besides those in `sets`.
+        With `hbm` no contraction takes less than what it reads and writes; `any_size` lays the mesh on
+        nodes for any sizes of the axes; `named` are efficiencies that formulas have besides those in
+        `sets`.
         """
         self.again = partial(
-            _again, plan, hardware, model, overlap, dict(sets), shape, any_size, tuple(named)
+            _again,
+            plan,
+            hardware,
+            model,
+            overlap=overlap,
+            sets=dict(sets),
+            hbm=hbm,
+            shape=shape,
+            any_size=any_size,
+            named=tuple(named),
         )
+        self.roofline = hbm
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -289,9 +305,23 @@ class Pricing:
         return self.symbols.rate("W_ici") * factor
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
-        """Count a compute step."""
+        """Count a compute step, and price it where it is a contraction."""
         work = Formula.of(self.symbols.monomial(flops(step)))
-        return ComputeCost(pass_, step, self.quantity(work), counts(step, pass_))
+        counted = counts(step, pass_)
+        moved = self.named(contraction(step)) if counted else Formula()
+        math = self.quantity(work / self.symbols.rate("C") if counted else Formula())
+        hbm = self.quantity(moved / self.symbols.rate("W_hbm"))
+        known = counted and math.value is not None and hbm.value is not None
+        time = Formula.largest((math.formula, hbm.formula)) if self.roofline else math.formula
+        return ComputeCost(
+            pass_,
+            step,
+            self.quantity(work),
+            counted,
+            self.quantity(moved),
+            self.quantity(time),
+            (hbm.value or 0) > (math.value or 0) if known else None,
+        )
 
     # --- the whole ---
 
@@ -302,12 +332,16 @@ class Pricing:
         compute = [self.compute(p, step) for p, step in steps if step.is_compute]
         groups = {name: self.groups(collectives, name) for name in PASSES}
         batch = batch_of(self.plan, self.symbols)
+        own = memory(self.plan)
+        load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
+        least = {name: self.named(fused(self.plan, name)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
             mine = [c for c in compute if name in (c.pass_, "total")]
             work = Formula.sum(c.flops.formula for c in mine if c.counted)
             other = Formula.sum(c.flops.formula for c in mine if not c.counted)
-            math = work / self.symbols.rate("C")
+            math = Formula.sum(c.time.formula for c in mine if c.counted)
+            moved = Formula.sum(c.moved.formula for c in mine if c.counted)
             comms = self.overlapping(groups[name])
             formulas = {
                 "flops": work,
@@ -317,16 +351,27 @@ class Pricing:
                 "t_comms": comms,
                 "t_overlapped": Formula.largest((math, comms)),
                 "t_serial": math + comms,
+                "t_load": load,
+                "hbm_bytes": moved,
+                "t_hbm": moved / self.symbols.rate("W_hbm"),
+                "hbm_fused": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        held = Memory(self.memory(memory(self.plan)))
+        held = Memory(
+            {
+                key: self.quantity(self.named(formula))
+                for key, formula in {**own.parts, "peak": peak(self.plan, own)}.items()
+            }
+        )
         self.check(totals, held)
         return Report(
             plan=self.plan,
             hardware=self.hardware,
             model=self.model.name,
             overlap=self.overlap,
+            hbm=self.roofline,
+            capacity=self.hbm,
             symbols=self.symbols,
             known=self.known,
             axes=tuple(self.axes),
@@ -339,7 +384,7 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            vary=partial(self.again, more=(), free=True) if self.wiring.inside else None,
+            vary=partial(self.again, free=True) if self.wiring.inside else None,
             naming=self.again,
             groups=groups,
         )
@@ -377,11 +422,6 @@ class Pricing:
             for wire in busy
         )
 
-    def memory(self, formulas: MemoryFormulas) -> dict[str, Quantity]:
-        """Write the memory in the report's symbols."""
-        own = {key: self.named(getattr(formulas, key)) for key in MEMORY}
-        return {key: self.quantity(formula) for key, formula in own.items()}
-
     def named(self, formula: Formula) -> Formula:
         """Write a formula of dims and axes in the report's symbols."""
         if self.symbols.plain:
@@ -415,11 +455,6 @@ class Pricing:
                 symbol = self.symbols.figures[figure]
                 if symbol in used and symbol not in self.known:
                     self.warnings.append(f"{self.hardware.name} has no figure {figure}")
-        needed = held.quantity("total").value
-        if self.hbm is not None and needed is not None and needed > self.hbm:
-            self.warnings.append(
-                f"the memory needed is more than one device's {float(self.hbm) / 1e9:g} GB"
-            )
         values = [q.value for t in totals.values() for q in t.quantities.values()]
         values += [q.value for q in held.quantities.values()]
         if any(value is not None and value > LARGEST for value in values):
@@ -503,10 +538,13 @@ class Pricing:
         idle = [x for x in leaves if x.declared and x.array.name not in used]
         weights = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "param")
         inputs = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "input")
+        caches = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "cache")
         if weights:
             yield f"nothing uses {weights}: declared with `param`, it counts as a weight all the same"
         if inputs:
             yield f"nothing uses {inputs}, declared with `input`"
+        if caches:
+            yield f"nothing uses {caches}: declared with `cache`, it counts as one all the same"
 
 
 def _efficiencies(given: Collection[str], taken: Collection[str]) -> tuple[str, ...]:
@@ -522,13 +560,14 @@ def _again(
     plan: Plan,
     hardware: Hardware | None,
     model: Model,
+    more: Collection[str] = (),
+    *,
     overlap: Overlap,
     sets: Mapping[str, float | Fraction],
+    hbm: bool,
     shape: tuple[int, ...],
     any_size: bool,
     named: tuple[str, ...],
-    more: Collection[str],
-    *,
     free: bool = False,
 ) -> Report:
     """Price once more, with efficiencies named in formulas, or with formulas for any sizes of the axes."""
@@ -536,5 +575,5 @@ def _again(
     names = (*named, *more)
     sizes = any_size or free
     return Pricing(
-        plan, hardware, model, overlap, sets, shape, any_size=sizes, named=names
+        plan, hardware, model, overlap, sets, shape, hbm=hbm, any_size=sizes, named=names
     ).report()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from shardlang.cost.bound import Condition
+from shardlang.cost.bound import Condition, quotient
 from shardlang.cost.formula import Formula
 from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
 from shardlang.ir.plan import Pass, Step
@@ -43,6 +43,13 @@ class Quantity:
     def __str__(self) -> str:
         """Print the formula."""
         return str(self.formula)
+
+
+def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
+    """Give a quotient, None where either is unknown, it has no value, or is beyond 1e300."""
+    if over is None or not under or over / under > LARGEST:
+        return None
+    return float(over / under)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +93,30 @@ class CollectiveCost:
 
 @dataclass(frozen=True, slots=True)
 class ComputeCost:
-    """A compute step and its FLOPs; `counted` says whether they are in the totals."""
+    """A compute step and its FLOPs; `counted` says whether they are in the totals.
+
+    `moved` are the bytes that it reads and writes in a device's memory, `time` what it takes: both are
+    0 where it is not counted. `memory_bound` says which rate takes longer at it, None where that is
+    not known.
+    """
 
     pass_: Pass
     step: Step
     flops: Quantity
     counted: bool
+    moved: Quantity
+    time: Quantity
+    memory_bound: bool | None = None
+
+    @property
+    def intensity(self) -> str:
+        """The FLOPs a byte, as a formula."""
+        return quotient(self.flops.formula, self.moved.formula)
+
+    @property
+    def intensity_value(self) -> float | None:
+        """The FLOPs a byte, where they are known."""
+        return ratio(self.flops.value, self.moved.value)
 
     @property
     def einsum(self) -> str:
@@ -131,8 +156,28 @@ class Totals:
 
     @property
     def t_math(self) -> Any:
-        """FLOPs over C, in seconds."""
+        """FLOPs over C, in seconds; with `hbm` no contraction less than its bytes over W_hbm."""
         return self.quantities["t_math"].expr
+
+    @property
+    def t_load(self) -> Any:
+        """Time to read every weight and every cache once, in seconds."""
+        return self.quantities["t_load"].expr
+
+    @property
+    def hbm_bytes(self) -> Any:
+        """Bytes that contractions read and write in one device's memory."""
+        return self.quantities["hbm_bytes"].expr
+
+    @property
+    def t_hbm(self) -> Any:
+        """`hbm_bytes` over W_hbm, in seconds."""
+        return self.quantities["t_hbm"].expr
+
+    @property
+    def hbm_fused(self) -> Any:
+        """Bytes that the pass reads and writes where all that it can stays on the chip."""
+        return self.quantities["hbm_fused"].expr
 
     @property
     def t_comms(self) -> Any:
@@ -174,6 +219,16 @@ class Memory:
     def optimizer(self) -> Any:
         """The optimizer's state."""
         return self.quantities["optimizer"].expr
+
+    @property
+    def caches(self) -> Any:
+        """State of serving: what `cache` lines declare."""
+        return self.quantities["caches"].expr
+
+    @property
+    def peak(self) -> Any:
+        """The most that is alive at once over the whole plan, temporaries included."""
+        return self.quantities["peak"].expr
 
     @property
     def activations(self) -> Any:

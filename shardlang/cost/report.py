@@ -20,7 +20,14 @@ from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.hardware import hardware_of
 from shardlang.cost.models import Model, MODELS
-from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
+from shardlang.cost.quantities import (
+    CollectiveCost,
+    ComputeCost,
+    Memory,
+    Quantity,
+    ratio,
+    Totals,
+)
 from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
@@ -36,7 +43,17 @@ if TYPE_CHECKING:
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
-MEMORY = ("parameters", "gradients", "optimizer", "activations", "gathered_peak", "total")
+HBM = ("t_load", "hbm_bytes", "t_hbm", "hbm_fused")
+MEMORY = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "caches",
+    "activations",
+    "gathered_peak",
+    "total",
+    "peak",
+)
 
 LEFT_OUT = (
     "reading and writing memory",
@@ -66,6 +83,8 @@ class Report:
     whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
     and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
     rest on them and that can be done; `naming` gives one with efficiencies as names in its formulas.
+    With `hbm` no contraction takes less than its reads and writes; `capacity` is the size of a
+    device's memory in bytes, where it is known.
     """
 
     plan: Plan
@@ -85,6 +104,8 @@ class Report:
     fixed: frozenset[str] = frozenset()
     exact: bool = False
     vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
+    hbm: bool = False
+    capacity: Fraction | None = None
     naming: Callable[[Sequence[str]], Report] | None = field(
         default=None, repr=False, compare=False
     )
@@ -129,7 +150,8 @@ class Report:
     @property
     def left_out(self) -> tuple[str, ...]:
         """List what takes no time in its times."""
-        return (*(() if self.exact else ("latency",)), *LEFT_OUT)
+        memory = LEFT_OUT[:1] if not self.hbm else ()
+        return (*(() if self.exact else ("latency",)), *memory, *LEFT_OUT[1:])
 
     @property
     def dims(self) -> Mapping[str, int | float | None]:
@@ -141,6 +163,11 @@ class Report:
     def mesh(self) -> Mapping[str, int | float | None]:
         """The axes with their sizes, None where they are symbols."""
         return {info.axis.name: self._size(info.axis.name) for info in self.axes}
+
+    @property
+    def share(self) -> float | None:
+        """The part of a device's memory that the total takes, where both are known."""
+        return ratio(self.memory.quantity("total").value, self.capacity)
 
     def _size(self, name: str) -> int | float | None:
         value = self.known.get(self.symbols.of[name])
@@ -171,18 +198,28 @@ class Report:
                 for cost in self.collectives
             ],
             "compute": [
-                {"pass": cost.pass_, "einsum": cost.einsum, "flops": _entry(cost.flops)}
+                {
+                    "pass": cost.pass_,
+                    "einsum": cost.einsum,
+                    "flops": _entry(cost.flops),
+                    **(_roofline(cost) if cost.counted else {}),
+                }
                 for cost in self.compute
             ],
             "totals": {
                 name: {
                     key: _entry(totals.quantity(key), "seconds" if key[:2] == "t_" else "value")
-                    for key in TOTALS
+                    for key in (*TOTALS, *HBM)
                 }
                 for name, totals in self.totals.items()
             },
             "compute_bound": {name: str(value) for name, value in self.compute_bound.items()},
             "memory": {key: _entry(self.memory.quantity(key)) for key in MEMORY},
+            "fits": {
+                "hbm": Quantity(Formula(), self.capacity).number,
+                "share": self.share,
+                "holds": None if self.share is None else self.share <= 1,
+            },
             "alternatives": [
                 {"at": a.at, "instead": a.instead, "cheaper_when": a.cheaper_when}
                 for a in self.plan.alternatives
@@ -238,11 +275,11 @@ class Report:
     def _repr_latex_(self) -> str:
         return self._render("latex", notebook=True)
 
-    def schedule(self, *, hbm: bool = False) -> Timeline:
+    def schedule(self) -> Timeline:
         """Simulate the plan's steps, where all is known: see `shardlang.cost.schedule`."""
         from shardlang.cost.schedule import schedule  # noqa: PLC0415  (it reads reports)
 
-        return schedule(self, hbm=hbm)
+        return schedule(self)
 
     def quantity(self, formula: Formula) -> Quantity:
         """Put a value beside a formula, where everything in it is known."""
@@ -305,6 +342,16 @@ class Report:
         return self.vary() if rests and self.vary is not None else self
 
 
+def _roofline(cost: ComputeCost) -> dict[str, Any]:
+    bound = {None: None, True: "memory", False: "compute"}[cost.memory_bound]
+    return {
+        "hbm_bytes": _entry(cost.moved),
+        "time": _entry(cost.time, "seconds"),
+        "intensity": {"formula": cost.intensity, "value": cost.intensity_value},
+        "bound": bound,
+    }
+
+
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:
     number = quantity.number
     if key == "seconds" and number is not None:
@@ -318,13 +365,16 @@ def cost(
     model: str | Model = "book",
     overlap: Overlap = None,
     sets: Mapping[str, float | Fraction] | None = None,
+    *,
+    hbm: bool = False,
 ) -> Report:
     """Price a plan.
 
     `hardware` is a name or a path (else the program's own, else its figures stay symbols); `sets`
     gives sizes and hardware figures by name and wins over both. A slice's shape may stand behind the
     name (`tpu_v5p 16x16x16`): the mesh is laid on it. `overlap="axes"` lets collectives
-    over different axes run at once. Raises `ShardlangError` for hardware that does not exist and
+    over different axes run at once; with `hbm` no contraction takes less than what it reads and
+    writes takes at W_hbm. Raises `ShardlangError` for hardware that does not exist and
     for names or values in `sets` that make no sense.
     """
     if isinstance(model, str):
@@ -334,7 +384,7 @@ def cost(
     from shardlang.cost.pricing import Pricing  # noqa: PLC0415  (it makes reports)
 
     chip, shape = _hardware(plan, hardware)
-    return Pricing(plan, chip, model, overlap, sets or {}, shape).report()
+    return Pricing(plan, chip, model, overlap, sets or {}, shape, hbm=hbm).report()
 
 
 def _hardware(plan: Plan, given: str | Hardware | None) -> tuple[Hardware | None, tuple[int, ...]]:

@@ -9,21 +9,18 @@ overlap. A cotangent is there when all outputs are.
 Since some lane is busy at every moment, no schedule takes longer than all steps one after the other; since
 every lane has its work to do, none is shorter than T_overlapped. Gathers of parameters wait for nothing but the network, so
 that they are prefetched as early as it allows, whatever memory that takes. Elementwise steps take no
-time: they are fused into others. With `hbm`, a contraction takes at least as long as reading its operands
-and writing its result (the HBM roofline).
+time: they are fused into others. In a report with `hbm`, a contraction takes at least as long as reading
+its operands and writing its result (the HBM roofline), as T_math has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cost.errors import NotScheduled
-from shardlang.cost.formula import Formula
-from shardlang.cost.local import local_bytes
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.ops import Collective
 from shardlang.ir.plan import Pass, Step
@@ -105,13 +102,13 @@ class Timeline:
             yield " ░▒▓█"[min(4, int(share * 4 + 0.5))]
 
 
-def schedule(report: Report, *, hbm: bool = False) -> Timeline:
+def schedule(report: Report) -> Timeline:
     """Simulate a report's plan; every size and hardware figure has to be known.
 
     Raises `ShardlangError` (SH525) where one is missing.
     """
     steps = list(report.plan.steps())
-    seconds = _durations(report, hbm=hbm)
+    seconds = _durations(report)
     lanes = _lanes(report)
     needs = _needs(report, [step for _, step in steps])
     readers: list[list[int]] = [[] for _ in steps]
@@ -184,50 +181,23 @@ def _run(
     return starts
 
 
-def _durations(report: Report, *, hbm: bool) -> list[float]:
+def _durations(report: Report) -> list[float]:
     """Give the seconds of each step."""
-    collectives = {id(cost.step): cost.time.value for cost in report.collectives}
-    compute = {id(cost.step): cost for cost in report.compute}
-    peak = Formula.of(report.symbols.rate("C")).value(report.known)
-    memory = Formula.of(report.symbols.rate("W_hbm")).value(report.known)
-    missing: list[str] = []
+    priced = {id(cost.step): cost.time for cost in (*report.collectives, *report.compute)}
+    missing: dict[str, None] = {}
     found: list[float] = []
     for _, step in report.plan.steps():
-        value: Fraction | None = Fraction(0)
-        if isinstance(step.op, Collective):
-            value = collectives[id(step)]
-        elif step.is_compute and compute[id(step)].counted:
-            work = compute[id(step)].flops.value
-            value = None if work is None or peak is None else work / peak
-            if value is not None and hbm:
-                moved = _moved(report, step)
-                if moved is None or memory is None:
-                    missing.append("W_hbm")
-                else:
-                    value = max(value, moved / memory)
-        if value is None:
-            missing += [n for n in report.symbols.kinds if n not in report.known]
-        found.append(float(value or 0))
+        time = priced.get(id(step))
+        if time is not None and time.value is None:
+            names = time.formula.names - set(report.known)
+            missing |= dict.fromkeys(n for n in report.symbols.kinds if n in names)
+        found.append(float(0 if time is None else time.value or 0))
     if missing:
         program = report.plan.program
         span = program.statements[0].span if program.statements else Span(0, 0)
-        mistake = NotScheduled(tuple(dict.fromkeys(missing)))
+        mistake = NotScheduled(tuple(missing))
         raise ShardlangError([Diagnostic(program.source, span or Span(0, 0), mistake)])
     return found
-
-
-def _moved(report: Report, step: Step) -> Fraction | None:
-    """Give the bytes that a step reads and writes in a device's memory."""
-    sizes = (
-        Formula.of(report.symbols.monomial(local_bytes(a))).value(report.known)
-        for a in (*dict.fromkeys(step.inputs), step.output)
-    )
-    total = Fraction(0)
-    for size in sizes:
-        if size is None:
-            return None
-        total += size
-    return total
 
 
 def _lanes(report: Report) -> tuple[str, ...]:

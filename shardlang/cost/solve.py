@@ -19,13 +19,14 @@ where its model has any.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any, Literal
 
-from shardlang.cost.errors import LaidAxis, NotAnAxis, UnknownSymbol
+from shardlang.cost.errors import LaidAxis, NotAnAxis, NoTime, UnknownSymbol
 from shardlang.cost.formula import common_factor, Formula, power
 from shardlang.cost.report import Report
 from shardlang.cost.roots import Root, Sums
@@ -79,7 +80,7 @@ class Solution:
         }
 
 
-def check_symbol(report: Report, name: str, more: Sequence[str] = ()) -> str:
+def check_symbol(report: Report, name: str, more: Sequence[str] = (), where: str = "--for") -> str:
     """Give the symbol that a name of a dim, an axis or a figure has in a report's formulas.
 
     Raises `ShardlangError` (SH521) for a name that no formula has.
@@ -93,7 +94,20 @@ def check_symbol(report: Report, name: str, more: Sequence[str] = ()) -> str:
     known = list(dict.fromkeys((*symbols.of, *symbols.figures, *EFFICIENCIES.values(), *more)))
     near = get_close_matches(name, known, n=1)
     mistake = UnknownSymbol(name, near[0] if near else None, tuple(known))
-    raise ShardlangError([Diagnostic(Source("--for", name), Span(0, len(name)), mistake)])
+    raise ShardlangError([Diagnostic(Source(where, name), Span(0, len(name)), mistake)])
+
+
+TIMES = ("t_math", "t_comms", "t_load", "t_hbm")
+"""The times of a pass that can be compared."""
+
+
+def sides(text: str) -> tuple[str, str]:
+    """Read `t_load>t_comms`; raises `ShardlangError` (SH527) where it compares no two times."""
+    left, _, right = (part.strip() for part in text.partition(">"))
+    if left not in TIMES or right not in TIMES or left == right:
+        where = Diagnostic(Source("--when", text), Span(0, len(text)), NoTime(text, TIMES))
+        raise ShardlangError([where])
+    return left, right
 
 
 def when(
@@ -103,17 +117,19 @@ def when(
     *,
     over: Sequence[str] = (),
     constraint: Constraint | None = None,
+    asked: str = "t_math>t_comms",
 ) -> Solution:
-    """Solve T_math > T_comms of a pass for a symbol.
+    """Solve T_math > T_comms of a pass for a symbol, or what is `asked` (`t_load>t_comms`).
 
     With `over` and a constraint on the product of those axes, T_comms is the least that a split of the
-    mesh over them can have. Raises `ShardlangError` for a name that no formula has (SH521).
+    mesh over them can have. Raises `ShardlangError` for a name that no formula has (SH521)
+    and for what is no comparison of times (SH527).
     """
     name = check_symbol(report, symbol, () if constraint is None else constraint.names)
-    report = _free(report, "--for", [name, *over])
+    report = freed(report, "--for", [name, *over])
     totals = report.totals[which]
-    math, comms = (totals.quantity(key).formula for key in ("t_math", "t_comms"))
-    followed = _followers(report, name)
+    math, comms = (totals.quantity(key).formula for key in sides(asked))
+    followed = followers(report, name)
     math, comms = math.rewrite(followed), comms.rewrite(followed)
     known = {n: v for n, v in report.known.items() if n != name and n not in followed}
     unset = {n: Fraction(1) for n in _links(report.symbols) if report.known.get(n) == 1}
@@ -125,10 +141,13 @@ def when(
         # the axes that are chosen are not given
         known = {n: v for n, v in known.items() if n not in over}
     if split is not None and split.least is not None and len(math.terms) == 1:
-        return _at_split(name, math.terms[0], split, known, unset)
-    if split is not None:
-        return Solution(name, f"{math} > {split.text}", how="open")
-    return _solve(report, name, math, comms, known, unset)
+        found = _at_split(name, math.terms[0], split, known, unset)
+    elif split is not None:
+        found = Solution(name, f"{math} > {split.text}", how="open")
+    else:
+        found = compare(report, name, math, comms, known, unset)
+    torus = report.hardware is None or report.hardware.kind in {None, "torus"}
+    return found if torus else replace(found, general=None)
 
 
 def constraint_of(
@@ -145,7 +164,7 @@ def constraint_of(
                 Source("--over", name), Span(0, len(name)), NotAnAxis(name, tuple(sorted(axes)))
             )
             raise ShardlangError([where])
-    report = _free(report, "--over", over)
+    report = freed(report, "--over", over)
     symbols = report.symbols.of
     constraint = read_constraint(text, over, {})
     product = Monomial(constraint.product.coefficient)
@@ -155,7 +174,7 @@ def constraint_of(
     return Constraint(tuple(symbols[name] for name in over), product, known)
 
 
-def _free(report: Report, where: str, names: Sequence[str]) -> Report:
+def freed(report: Report, where: str, names: Sequence[str]) -> Report:
     """Give a report that takes any sizes of the named axes.
 
     Raises `ShardlangError` (SH524) where the mesh lies on a slice, which gives those sizes.
@@ -176,7 +195,7 @@ def _links(symbols: Symbols) -> list[str]:
 # Dims that are declared by others --------------------------------------------------------------
 
 
-def _followers(report: Report, symbol: str) -> dict[str, Monomial]:
+def followers(report: Report, symbol: str) -> dict[str, Monomial]:
     """Give the dims that are declared as products of the symbol (`F = 4*D`), as such products."""
     found: dict[str, Monomial] = {}
     for info in report.plan.program.dims:
@@ -210,26 +229,54 @@ def _product(expr: SizeExpr, names: Mapping[str, str]) -> Monomial | None:
 # A condition on one symbol ---------------------------------------------------------------------
 
 
-def _solve(
+def compare(
     report: Report,
     name: str,
     math: Formula,
     comms: Formula,
     known: Mapping[str, Fraction],
     unset: Mapping[str, Fraction],
+    *,
+    strict: bool = True,
 ) -> Solution:
+    """Solve `math > comms` for a symbol, or `math >= comms` where it is not `strict`.
+
+    `known` are the values of other symbols, for numbers alone; `unset` those that are 1 where nobody
+    has set them.
+    """
+    if not strict:
+        return _or_equal(compare(report, name, math, comms, known, unset))
     if not comms:
         return Solution(name, "always", how="always")
     if not math:
         return Solution(name, "never", how="never")
     hidden = name in math.hidden | comms.hidden
-    if hidden or _many(comms) > MOST:
+    if hidden or math.maxima or _many(comms) > MOST:
         return _searched(name, math, comms, known, unset)
     found = [_against(report, name, math, option, known, unset) for option in _options(comms)]
     distinct = list({each.text: each for each in found}.values())
     if len(distinct) > 1 and not {each.how for each in distinct} <= _JOINED:
         return _searched(name, math, comms, known, unset)
     return _all_of(name, distinct)
+
+
+def _or_equal(solution: Solution) -> Solution:
+    """Let both sides be equal: the border belongs to it, but where what is divided by has to be positive."""
+    begins = re.compile(rf"\(?{re.escape(solution.symbol)}\b")
+
+    def written(text: str | None) -> str | None:
+        return None if text is None else " and ".join(dict.fromkeys(map(one, text.split(" and "))))
+
+    def one(part: str) -> str:
+        bounded = begins.match(part) or solution.solved is None
+        return part.replace(" > ", " >= ").replace(" < ", " <= ") if bounded else part
+
+    return replace(
+        solution,
+        text=written(solution.text) or "",
+        solved=written(solution.solved),
+        general=written(solution.general),
+    )
 
 
 def _many(formula: Formula) -> int:
@@ -528,14 +575,17 @@ def _quadratic(name: str, by_power: Mapping[int, Formula]) -> str | None:
         return None
     c, b, a = (by_power[exponent] for exponent in exponents)
     signs = _sign(c), _sign(b), _sign(a)
-    if 0 in (signs[0], signs[2]) or signs[0] == signs[2]:
+    needs = ""
+    if signs == (0, -1, -1):  # a memory that the rest alone may fill
+        needs = f" and {_positive(c)}"
+    elif 0 in (signs[0], signs[2]) or signs[0] == signs[2]:
         return None
     root = f"(sqrt(({b})**2 - 4*({a})*({c})) - ({b}))/(2*({a}))"
     if signs[2] < 0:
         minus = Monomial(Fraction(-1))
         a, b, c = a * minus, b * minus, c * minus
         root = f"(sqrt(({b})**2 - 4*({a})*({c})) - ({b}))/(2*({a}))"
-        return f"{name} < {root}"
+        return f"{name} < {root}{needs}"
     return f"{name} > {root}"
 
 

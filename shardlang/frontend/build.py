@@ -59,6 +59,7 @@ from shardlang.frontend.syntax import (
     Word,
 )
 from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.program import LeafKind
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import DTYPE_ALIASES, DTYPES
 from shardlang.source import Span
@@ -624,7 +625,7 @@ class Builder:
         return DTypeDecl(parts[1].joined(), _span(parts[0]).join(parts[1].span))
 
     def leaf(self, parts: list[Token | Expr]) -> LeafDecl:
-        """Read `input In: [B_X, D_Y]`, `param W: bf16[D, F], V[D]`."""
+        """Read `input In: [B_X, D_Y]`, `param W: bf16[D, F], V[D]`, `cache K: [B, S]`."""
         keyword = _token(parts[0])
         tensors: list[TensorRef] = []
         for part in parts[1:]:
@@ -633,8 +634,8 @@ class Builder:
             if not isinstance(part, TensorRef):
                 raise FormError(part.span, NotATensor("what is declared"))
             tensors.append(part)
-        kind: Literal["input", "param"] = "input" if keyword.type == "INPUT" else "param"
-        return LeafDecl(kind, tuple(tensors), _span(keyword).join(tensors[-1].span))
+        kinds: dict[str, LeafKind] = {"INPUT": "input", "PARAM": "param", "CACHE": "cache"}
+        return LeafDecl(kinds[keyword.type], tuple(tensors), _span(keyword).join(tensors[-1].span))
 
     def optimizer(self, parts: tuple[Token, _Name]) -> OptimizerDecl:
         """Read `optimizer adam`."""

@@ -273,7 +273,7 @@ class SavedAnyway(Mistake):
     def message(self) -> str:
         """Say why the name says nothing."""
         if self.leaf:
-            return f"{self.name} is an input, which is there in both passes in any case"
+            return f"{self.name} is given, and is there in both passes in any case"
         return f"{self.name} is among all: beside it only parameters are named"
 
     def hint(self) -> str | None:

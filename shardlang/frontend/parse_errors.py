@@ -222,6 +222,7 @@ DECLARATIONS = {
     "dtype": "the default dtype is declared as `dtype bf16`",
     "input": "an input is declared as `input In: [B_X, D_Y]`",
     "param": "a parameter is declared as `param W_in: bf16[D_X, F_Y]`",
+    "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
     "forward": "a section starts with `forward:` alone on a line",

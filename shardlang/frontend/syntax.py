@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardlang.ir.program import LeafKind
 from shardlang.ir.size import SizeExpr
 from shardlang.source import Span
 
@@ -225,9 +226,9 @@ class DTypeDecl:
 
 @dataclass(frozen=True, slots=True)
 class LeafDecl:
-    """`input In: [B_X, D_Y]` or `param W_in: bf16[D_X, F_Y]`, one tensor or several by commas."""
+    """`input In: [B_X, D_Y]`, `param W: [D_X, F_Y]` or `cache K: int8[B_X, S]`; several by commas."""
 
-    kind: Literal["input", "param"]
+    kind: LeafKind
     tensors: tuple[TensorRef, ...]
     span: Span
 

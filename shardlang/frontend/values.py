@@ -18,7 +18,7 @@ from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import Op, Rename
-from shardlang.ir.program import Leaf, Statement, Use
+from shardlang.ir.program import Leaf, LeafKind, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
 from shardlang.source import Span
 
@@ -242,11 +242,13 @@ class Values:
             self.poisoned.add(name.text)
             self.reporter.report(ref.span, errors.BareName(name.text, self.known()))
             return None
-        by_letter = "param" if name.text.startswith("W") and not self.has_params else "input"
+        by_letter: LeafKind = (
+            "param" if name.text.startswith("W") and not self.has_params else "input"
+        )
         return self.add_leaf(ref, name, by_letter, declared=False)
 
     def add_leaf(
-        self, ref: TensorRef, name: Word, kind: Literal["input", "param"], *, declared: bool
+        self, ref: TensorRef, name: Word, kind: LeafKind, *, declared: bool
     ) -> Entry | None:
         """Add a leaf that lives as a mention says."""
         brackets = self.brackets[id(ref)]

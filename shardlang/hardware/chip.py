@@ -29,10 +29,11 @@ class Hardware:
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def get(self, figure: str) -> float | None:
-        """Give a figure's value (`C` is `flops.bf16`), None where the chip has none."""
+        """Give a figure's value (`flops.fp8`; `C` is `flops.bf16`), None where the chip has none."""
         if figure == "C":
             return self.flops["bf16"].value
-        found = self.figures.get(figure)
+        kind, _, dtype = figure.partition(".")
+        found = self.flops.get(dtype) if kind == "flops" else self.figures.get(figure)
         return None if found is None else found.value
 
     def peak(self, dtype: str) -> float | None:
@@ -117,12 +118,21 @@ def _for_a_dollar(chip: Hardware) -> float | None:
     return None if peak is None or price is None else peak * 3600 / price
 
 
+def _egress(chip: Hardware) -> float | None:
+    peak, node, link = chip.get("C"), chip.get("node"), chip.get("W_dcn")
+    return None if peak is None or node is None or link is None else peak / (node * link)
+
+
 RATIOS: Mapping[str, Ratio] = {
     "C/W_ici": Ratio(
         "FLOP/B", "bf16 FLOPs in the time of a byte on W_ici", _quotient("C", "W_ici")
     ),
-    "C/W_hbm": Ratio("FLOP/B", "the same for the memory", _quotient("C", "W_hbm")),
-    "C/W_dcn": Ratio("FLOP/B", "the same for the data-centre network", _quotient("C", "W_dcn")),
+    "C/W_hbm": Ratio(
+        "FLOP/B", "bf16 FLOPs in the time of a byte on W_hbm", _quotient("C", "W_hbm")
+    ),
+    "int8/W_hbm": Ratio("FLOP/B", "the same at int8", _quotient("flops.int8", "W_hbm")),
+    "fp8/W_hbm": Ratio("FLOP/B", "the same at fp8", _quotient("flops.fp8", "W_hbm")),
+    "C/W_dcn": Ratio("FLOP/B", "as C/W_ici, for the data-centre network", _quotient("C", "W_dcn")),
     "w_ici*hop": Ratio(
         "B", "a hop with fewer is bound by its latency", _product("w_ici", "hop_latency")
     ),
@@ -130,9 +140,13 @@ RATIOS: Mapping[str, Ratio] = {
     "pod*C": Ratio("FLOP/s", "bf16 peak of a pod", _product("pod", "C")),
     "pod*hbm": Ratio("B", "memory of a pod", _product("pod", "hbm")),
     "pod/host": Ratio("hosts", "hosts of a pod", _quotient("pod", "host")),
+    "pod*cores": Ratio("cores", "cores of a pod", _product("pod", "cores")),
     "node*C": Ratio("FLOP/s", "bf16 peak of a node", _product("node", "C")),
     "node*hbm": Ratio("B", "memory of a node", _product("node", "hbm")),
     "node*W_dcn": Ratio("B/s", "egress of a node", _product("node", "W_dcn")),
+    "C/(node*W_dcn)": Ratio(
+        "FLOP/B", "bf16 FLOPs of a chip in the time of a byte of that", _egress
+    ),
 }
 """What `shardlang hardware` derives from the figures, in the order in which it is shown."""
 

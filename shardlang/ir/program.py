@@ -11,6 +11,9 @@ from shardlang.ir.size import SizeExpr
 from shardlang.ir.types import Array, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
 from shardlang.source import Source, Span
 
+LeafKind = Literal["input", "param", "cache"]
+"""What a leaf is to the costs: given anew in each step, a weight, or state of serving."""
+
 
 @dataclass(frozen=True, slots=True)
 class DimInfo:
@@ -25,19 +28,20 @@ class DimInfo:
 class Leaf:
     """A tensor that the program is given: where it lives, and whether it counts as a weight.
 
-    `declared` says that the text has a line for it (`input`, `param`); others are leaves because
-    nothing defines them.
+    A `cache` is state of serving, such as keys and values: an input that has no gradient.
+    `declared` says that the text has a line for it (`input`, `param`, `cache`); others are leaves
+    because nothing defines them.
     """
 
     array: Array
-    kind: Literal["input", "param"]
+    kind: LeafKind
     span: Span
     declared: bool = False
 
     @property
     def differentiable(self) -> bool:
-        """Whether it has a gradient: integers have none."""
-        return self.array.tensor.dtype.kind == "float"
+        """Whether it has a gradient: integers and caches have none."""
+        return self.kind != "cache" and self.array.tensor.dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,9 @@ def evaluate(
 ) -> tuple[Value, ...]:
     """Compute the values of the wanted names from the leaves' whole values."""
     values = dict(inputs)
+    for leaf in program.leaves:
+        if leaf.kind == "cache":
+            values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
     for statement in program.statements:
         if statement.section != "forward":

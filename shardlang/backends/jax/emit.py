@@ -197,6 +197,7 @@ class _Module:
         self._sized: dict[Dim, None] = {}
         self._scope = Scope(letters.one, self._size, names_of_axes, letters.of)
         self._leaves = tuple(leaf.array for leaf in plan.program.leaves)
+        self._caches = {leaf.array for leaf in plan.program.leaves if leaf.kind == "cache"}
         self._has_backward = bool(plan.backward or plan.gradients or plan.cotangents)
         self._unproven: list[tuple[Array, tuple[Axis, ...]]] = []
 
@@ -727,6 +728,8 @@ class _Module:
             if leaf.layout.unreduced:
                 reduce = f"{name}.{_COMBINE[leaf.layout.reduction]}"
                 lines += layout(f"{name} = ", call(reduce, "axis=0"), 1)
+            if leaf in self._caches:
+                lines.append(f"    {name} = jax.lax.stop_gradient({name})  # a cache")
         for item in self._plan.program.statements:
             if item.section != "forward":
                 continue

@@ -1,0 +1,171 @@
+"""The most memory that is alive at once over a whole plan: forward pass, then backward pass.
+
+Weights, the optimizer's state and caches are there all the time. Every other array is alive from the
+step that makes it (an input from the start) to the last step that reads it; a step's operands and its
+result are alive together, also where an elementwise step could work in place. Between the passes the
+outputs and their cotangents are alive together. Gradients, also those of inputs, stay to the end, and
+outputs do where there is no backward pass. An array that is made again is not alive in between, and
+another name of a value is that value.
+
+This is what a step-by-step allocator would need at its worst moment, nothing fragmented: the maximum over
+the moments, each a sum of products of sizes. Moments that others exceed, whatever the sizes are, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardlang.cost.formula import Formula, Powers
+from shardlang.cost.local import local_bytes
+from shardlang.cost.memory import MemoryFormulas, Storage
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Array
+
+Bits = Mapping[Powers, int]
+"""What is alive: bits, which are whole, by the product of sizes that they are times."""
+
+FULL = 24
+"""So many moments are kept before those between others are looked for."""
+
+REACH = 12
+"""How far apart, in moments that are kept, steps of one kind in neighbouring layers are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is read and what is made at once: a step, or the loss between the passes."""
+
+    reads: frozenset[Array]
+    makes: frozenset[Array]
+
+
+def peak(plan: Plan, held: MemoryFormulas) -> Formula:
+    """Give the most bytes of one device that are alive at once, in the plan's own names."""
+    lasting = Formula.sum((held.parameters, held.optimizer, held.caches))
+    storage = Storage(plan)
+    moments, ends = _moments(plan, storage)
+    home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
+    alive, dying = _last_uses(moments, ends)
+    alive -= home
+    total: dict[Powers, int] = {}
+    front = _Front()
+    _change(total, alive, 1)
+    front.keep(total)
+    for moment, done in zip(moments, dying, strict=True):
+        new = moment.makes - alive - home
+        _change(total, new, 1)
+        alive |= new
+        if new:
+            front.keep(total)
+        _change(total, alive & done, -1)
+        alive -= done
+    front.thin()
+    sums = [
+        Formula.of(*(Monomial(Fraction(c, 8), p) for p, c in each.items())) for each in front.kept
+    ]
+    return lasting + Formula.largest(sums)
+
+
+def _moments(plan: Plan, storage: Storage) -> tuple[list[Moment], frozenset[Array]]:
+    """List the moments in order, and what is still wanted after the last one."""
+
+    def roots(arrays: Iterable[Array]) -> frozenset[Array]:
+        return frozenset(map(storage.root, arrays))
+
+    def of(step: Step) -> Moment:
+        if step.output in storage.same:  # another name: nothing happens
+            return Moment(frozenset(), frozenset())
+        return Moment(roots(step.inputs), frozenset((step.output,)))
+
+    forward = [of(step) for step in plan.forward]
+    if not plan.cotangents and not plan.backward:
+        return forward, roots(plan.outputs)
+    loss = Moment(roots(plan.outputs), frozenset(plan.cotangents))
+    backward = [of(step) for step in plan.backward]
+    return [*forward, loss, *backward], roots(g.gradient for g in plan.gradients)
+
+
+def _last_uses(
+    moments: list[Moment], ends: frozenset[Array]
+) -> tuple[set[Array], list[frozenset[Array]]]:
+    """Give what is wanted before the first moment, and what nobody wants after each."""
+    wanted = set(ends)
+    dying: list[frozenset[Array]] = []
+    for moment in reversed(moments):
+        dying.append((moment.reads | moment.makes) - wanted)
+        wanted -= moment.makes
+        wanted |= moment.reads
+    return wanted, dying[::-1]
+
+
+def _change(total: dict[Powers, int], arrays: Iterable[Array], sign: int) -> None:
+    for array in arrays:
+        powers = local_bytes(array).powers
+        left = total.get(powers, 0) + sign * array.tensor.dtype.bits
+        if left:
+            total[powers] = left
+        else:
+            total.pop(powers, None)
+
+
+class _Front:
+    """The moments that may be the worst for some sizes, in order."""
+
+    def __init__(self) -> None:
+        self.kept: list[Bits] = []
+        self.full = FULL
+
+    def keep(self, total: Bits) -> None:
+        """Take note of a moment, unless one that is known takes at least as much of everything."""
+        if any(_exceeds(other, total) for other in reversed(self.kept)):
+            return
+        self.kept = [other for other in self.kept if not _exceeds(total, other)]
+        self.kept.append(dict(total))
+        if len(self.kept) > self.full:
+            self.thin()
+            self.full = max(FULL, 2 * len(self.kept))
+
+    def thin(self) -> None:
+        """Drop moments that lie between two others: what is linear is largest at one of its ends.
+
+        Layer by layer the backward pass has less of activations and more of gradients; the first and
+        the last of such a row are enough.
+        """
+        before = -1
+        while before != len(self.kept):
+            before = len(self.kept)
+            at = 1
+            while at < len(self.kept) - 1:
+                reach = min(at, len(self.kept) - 1 - at, REACH)
+                middle = self.kept[at]
+                if any(
+                    _between(self.kept[at - step], middle, self.kept[at + step])
+                    for step in range(1, reach + 1)
+                ):
+                    del self.kept[at]
+                else:
+                    at += 1
+
+
+def _exceeds(one: Bits, other: Bits) -> bool:
+    return all(number <= one.get(powers, 0) for powers, number in other.items())
+
+
+def _between(one: Bits, middle: Bits, other: Bits) -> bool:
+    """Say whether some mixture of two takes at least as much of everything as a third."""
+    low, high = Fraction(0), Fraction(1)  # the share of the first
+    for powers in {**one, **middle, **other}:
+        a, b, c = (each.get(powers, 0) for each in (one, middle, other))
+        if a == c:
+            if b > a:
+                return False
+        elif a > c:
+            low = max(low, Fraction(b - c, a - c))
+        else:
+            high = min(high, Fraction(c - b, c - a))
+        if low > high:
+            return False
+    return True

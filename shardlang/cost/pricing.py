@@ -66,9 +66,16 @@ class Pricing:
         shape: tuple[int, ...] = (),
         *,
         any_size: bool = False,
+        single: frozenset[str] = frozenset(),
     ) -> None:
-        """Name everything and lay the mesh; `any_size` lays it on nodes for any sizes of the axes."""
-        self.again = partial(_any_size, plan, hardware, model, overlap, dict(sets))
+        """Name everything and lay the mesh; `any_size` lays it on nodes for any sizes of the axes.
+
+        The axes whose symbols are in `single` take no part in any collective, as if of size 1.
+        """
+        given = plan, hardware, model, overlap, dict(sets)
+        self.again = partial(_again, *given, (), any_size=True)
+        self.at_one = partial(_again, *given, shape, any_size=any_size)
+        self.single = single
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -241,7 +248,8 @@ class Pricing:
 
     def counting(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
         """Give the axes that are not known to have size 1."""
-        return tuple(a for a in axes if self.known.get(self.symbols.of[a.name]) != 1)
+        symbols = ((axis, self.symbols.of[axis.name]) for axis in axes)
+        return tuple(a for a, s in symbols if self.known.get(s) != 1 and s not in self.single)
 
     def collective(self, pass_: Pass, step: Step) -> CollectiveCost:
         """Price a collective."""
@@ -328,7 +336,7 @@ class Pricing:
             fixed=self.fixed(),
             exact=self.exact,
             vary=self.again if self.wiring.inside else None,
-            groups=groups,
+            at_one=self.at_one,
         )
 
     def groups(
@@ -496,12 +504,18 @@ class Pricing:
             yield f"nothing uses {inputs}, declared with `input`"
 
 
-def _any_size(
+def _again(
     plan: Plan,
     hardware: Hardware | None,
     model: Model,
     overlap: Overlap,
     sets: Mapping[str, float | Fraction],
+    shape: tuple[int, ...] = (),
+    *,
+    any_size: bool,
+    single: frozenset[str] = frozenset(),
 ) -> Report:
-    """Price with formulas for any sizes of the axes."""
-    return Pricing(plan, hardware, model, overlap, sets, any_size=True).report()
+    """Price once more, with formulas for any sizes of the axes or with some axes left out."""
+    return Pricing(
+        plan, hardware, model, overlap, sets, shape, any_size=any_size, single=single
+    ).report()

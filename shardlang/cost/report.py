@@ -48,12 +48,12 @@ RENDERERS: Mapping[str, str] = {
 class Report:
     """The cost of a plan.
 
-    `known` gives the value of each symbol that has one; `groups` holds the communication of each
-    pass by the axes it runs over, as (bytes, seconds). `slice` says how the mesh lies on a slice or
+    `known` gives the value of each symbol that has one. `slice` says how the mesh lies on a slice or
     on nodes, `notes` what the model counts and takes as given, and `fixed` are the axes, as symbols,
     whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
     and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
-    rest on them and that can be done.
+    rest on them and that can be done; `at_one(single=…)` gives it with some
+    axes, as symbols, taken to have size 1.
     """
 
     plan: Plan
@@ -73,9 +73,7 @@ class Report:
     fixed: frozenset[str] = frozenset()
     exact: bool = False
     vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
-    groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
-        default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
-    )
+    at_one: Callable[..., Report] | None = field(default=None, repr=False, compare=False)
 
     @property
     def forward(self) -> Totals:

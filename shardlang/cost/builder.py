@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from itertools import combinations
 from math import inf
 
 import numpy as np
@@ -21,6 +23,9 @@ from shardlang.ir.size import Monomial
 
 Case = frozenset[str]
 """The axes that are larger than 1."""
+
+PAIRED = 32
+"""Sums of more operands are not searched for pairs, of which they have too many."""
 
 
 def number(value: Fraction) -> float:
@@ -150,6 +155,11 @@ class Builder:
     def terms(self, terms: Iterable[Monomial]) -> int:
         """Give a sum of products, what most of them share taken out again and again."""
         left = list(terms)
+        sizes = {abs(term.coefficient) for term in left}
+        if len(left) > 1 and len(sizes) == 1 and sizes != {1}:
+            # `c - c/n` as `c*(1 - 1/n)`, which others have as well
+            alone = self.terms(Monomial(t.coefficient / abs(t.coefficient), t.powers) for t in left)
+            return self.product([self.number(number(sizes.pop())), alone])
         parts: list[int] = []
         while len(left) > 1:
             shared = Counter((n, 1 if p > 0 else -1) for term in left for n, p in term.powers)
@@ -189,18 +199,16 @@ class Builder:
                 for case, own in options.items()
             }
             return self.largest([*map(self.formula, common), self.piecewise(axes, rest)])
-        summed = _where({case: _summands(formula) for case, formula in cases.items()})
-        chosen = _where(options)
-        views = ((self.sum, summed, Formula.sum), (self.largest, chosen, _largest))
+        views = (
+            (self.sum, _summed(axes, cases), Formula.sum),
+            (self.largest, _by_case(options), _largest),
+        )
         join, found, inside = min(views, key=lambda view: len(view[1]))
-        by_case: dict[frozenset[Case], list[Formula]] = {}
-        for piece, where in found.items():
-            by_case.setdefault(where, []).append(piece)
         zero = self.number(0.0)
         return join(
             [
                 self._where(axes, frozenset(), where, self.formula(inside(pieces)), zero)
-                for where, pieces in by_case.items()
+                for where, pieces in found.items()
             ]
         )
 
@@ -231,42 +239,88 @@ def _largest(options: Sequence[Formula]) -> Formula:
     return options[0] if options else Formula()
 
 
-def _summands(formula: Formula) -> Iterator[Formula]:
-    for term in formula.terms:
-        yield Formula((term,))
-    for options, times in Counter(formula.maxima).items():
-        yield Formula(maxima=(options,) * times)
-
-
-def _where(pieces: Mapping[Case, Iterable[Formula]]) -> dict[Formula, frozenset[Case]]:
-    """Say of each piece in which cases it counts."""
+def _by_case(pieces: Mapping[Case, Iterable[Formula]]) -> dict[frozenset[Case], list[Formula]]:
+    """Sort pieces by the cases in which they count."""
     found: dict[Formula, set[Case]] = {}
     for case, own in pieces.items():
         for piece in own:
             found.setdefault(piece, set()).add(case)
-    return {piece: frozenset(where) for piece, where in found.items()}
+    sorted_: dict[frozenset[Case], list[Formula]] = {}
+    for piece, where in found.items():
+        sorted_.setdefault(frozenset(where), []).append(piece)
+    return sorted_
+
+
+def _summed(
+    axes: Sequence[str], cases: Mapping[Case, Formula]
+) -> dict[frozenset[Case], list[Formula]]:
+    """Sort what is added up by the cases in which it counts.
+
+    A product's coefficient in each case is taken apart into what is added for each set of axes that are
+    all larger than 1 (a Möbius inversion), so that what depends on one axis is added for that axis alone.
+    """
+    found = _by_case(
+        {
+            case: [Formula(maxima=(o,) * n) for o, n in Counter(formula.maxima).items()]
+            for case, formula in cases.items()
+        }
+    )
+    ordered = sorted(cases, key=len)
+    held = {case: {t.powers: t.coefficient for t in cases[case].terms} for case in ordered}
+    for axis in axes:
+        for case in ordered[::-1]:
+            if axis in case:
+                for powers, coefficient in held[case - {axis}].items():
+                    held[case][powers] = held[case].get(powers, Fraction(0)) - coefficient
+    for case in ordered:
+        terms = [Monomial(coefficient, powers) for powers, coefficient in held[case].items()]
+        if any(term.coefficient for term in terms):
+            where = frozenset(other for other in cases if case <= other)
+            found.setdefault(where, []).append(Formula.of(*terms))
+    return found
 
 
 def _shared(nodes: Sequence[Node], outputs: Sequence[int]) -> list[Node]:
-    """Compute a sum (or maximum) that is a part of another one once."""
-    users: dict[tuple[str, int], list[int]] = {}
-    reached = _reached(nodes, outputs)
-    for place in sorted(reached):
-        node = nodes[place]
-        if node.op in MANY:
-            for arg in set(node.args):
-                users.setdefault((node.op, arg), []).append(place)
-    args = {place: Counter(nodes[place].args) for place in reached if nodes[place].op in MANY}
-    for place in sorted(args, key=lambda place: len(nodes[place].args)):
-        own = Counter(nodes[place].args)
-        fewest = min((users[nodes[place].op, arg] for arg in own), key=len)
-        for user in fewest:
-            if len(nodes[user].args) > len(nodes[place].args) and own <= args[user]:
-                args[user] = args[user] - own + Counter((place,))
-    return [
-        Node(node.op, tuple(sorted(args[i].elements()))) if i in args else node
-        for i, node in enumerate(nodes)
-    ]
+    """Compute the pairs that stand in several sums (or products, or maxima) once, the commonest first."""
+    found = list(nodes)
+    users: dict[tuple[str, int, int], set[int]] = {}
+
+    def pairs(place: int) -> Iterator[tuple[str, int, int]]:
+        node = found[place]
+        if node.op in MANY and len(node.args) <= PAIRED:
+            for left, right in combinations(node.args, 2):
+                yield node.op, left, right
+
+    for place in _reached(nodes, outputs):
+        for pair in pairs(place):
+            users.setdefault(pair, set()).add(place)
+    waiting = [(-len(places), pair) for pair, places in users.items() if len(places) > 1]
+    heapify(waiting)
+    while waiting:
+        times, pair = heappop(waiting)
+        places = users.get(pair, set())
+        if len(places) < 2:
+            continue
+        if len(places) != -times:
+            heappush(waiting, (-len(places), pair))
+            continue
+        op, left, right = pair
+        new = next((p for p in places if len(found[p].args) == 2), len(found))
+        if new == len(found):
+            found.append(Node(op, (left, right)))
+        for place in places - {new}:
+            for old in set(pairs(place)):
+                users[old].discard(place)
+            args = list(found[place].args)
+            args.remove(left)
+            args.remove(right)
+            found[place] = Node(op, tuple(sorted((*args, new))))
+            for fresh in set(pairs(place)):
+                users.setdefault(fresh, set()).add(place)
+                if len(users[fresh]) > 1:
+                    heappush(waiting, (-len(users[fresh]), fresh))
+        users[pair].intersection_update({new})
+    return found
 
 
 def _reached(nodes: Sequence[Node], outputs: Iterable[int]) -> set[int]:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-BLOCK = 8192
-"""Elements of a block: a buffer of 64 KiB, so that those alive together stay in a core's cache."""
+BLOCK = 16_384
+"""Elements of a block: a buffer of 128 KiB, so that those alive together stay in a core's cache."""
 
 HOISTED = 16
 """A node of at most this part of all candidates is computed whole, before the blocks."""
@@ -87,8 +87,8 @@ class Graph:
         """Evaluate over arrays that broadcast, in float64; each output has the shape of all of them.
 
         Raises OutOfRangeError for a value beyond what an input or a check allows, FloatingPointError where
-        numbers are too large for floats. An output that does not depend on some dimension of the
-        shape is a read-only view. Calls share nothing, so that threads may call at once.
+        numbers are too large for floats. The arrays are read-only: equal outputs are one array, and
+        one that is the same along some dimension is stored once along it. Calls share nothing, so that threads may call at once.
         """
         arrays = {name: np.asarray(value) for name, value in values.items()}
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
@@ -174,7 +174,10 @@ class _Sweep:
         for node in graph.nodes:
             own = [self.shapes[arg] for arg in node.args]
             alone = arrays[node.name].shape if node.op == "input" else (1,) * len(shape)
-            self.shapes.append(np.broadcast_shapes(*own) if own else alone)
+            if any(shape != own[0] for shape in own):
+                self.shapes.append(np.broadcast_shapes(*own))
+            else:
+                self.shapes.append(own[0] if own else alone)
             sizes.append(prod(self.shapes[-1]))
             args = sorted(node.args, key=sizes.__getitem__) if node.op in MANY else node.args
             self.args.append(tuple(args))
@@ -194,10 +197,7 @@ class _Sweep:
             slots = self._assign()
             self._compute_late(slots)
         found = [self.results[o] if o in self.results else self.whole[o] for o in self.outputs]
-        return [
-            each if np.shape(each) == self.shape else np.broadcast_to(each, self.shape)
-            for each in found
-        ]
+        return [np.broadcast_to(each, self.shape) for each in found]
 
     def _last(self, places: Iterable[int]) -> dict[int, int]:
         """Say of each node after which one it is needed no more."""

@@ -41,7 +41,7 @@ def _no_symbol(name: str, symbols: Symbols) -> str:
     return f"this report has no dim, axis or hardware figure {name!r}; it has {listed}"
 
 
-class Outputs(tuple[Any, ...]):
+class Outputs(tuple[Any, ...]):  # noqa: SLOT001  (a tuple's subclass can't have slots with names)
     """The arrays that a compiled report gives, in order; also by name: `out["t_comms"]`."""
 
     names: tuple[str, ...]
@@ -177,9 +177,9 @@ class Compiled:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Compiled:
+    def from_dict(data: Any) -> Compiled:
         """Read what `to_dict` gave; raises ValueError for anything else."""
-        if data.get("format") != FORMAT:
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"this is no compiled report: its format is not {FORMAT!r}")
         graph = Graph.from_dict(data)
         lists = [
@@ -195,10 +195,7 @@ class Compiled:
     @staticmethod
     def from_json(text: str) -> Compiled:
         """Read what `to_json` gave; raises ValueError for anything else."""
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError("this is no compiled report: it is no JSON object")
-        return Compiled.from_dict(data)
+        return Compiled.from_dict(json.loads(text))
 
 
 class _Compiler:
@@ -302,7 +299,7 @@ class _Compiler:
     def _follow(self) -> None:
         """Write the dims that follow others, those first that they follow."""
         left = dict(self.derived)
-        own = {name: symbol for name, symbol in self.report.symbols.of.items()}
+        own = self.report.symbols.of
         while left:
             ready = [
                 s for s, e in left.items() if not {own.get(n, n) for n in _names(e)} & set(left)

@@ -241,8 +241,8 @@ class Pricing:
         return self.hardware.get("C")
 
     def quantity(self, formula: Formula) -> Quantity:
-        """Put a value beside a formula."""
-        return Quantity(formula, formula.value(self.known))
+        """Put a value beside a formula; what is priced with axes left out is read as formulas."""
+        return Quantity(formula, None if self.single else formula.value(self.known))
 
     # --- one step ---
 

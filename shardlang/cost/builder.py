@@ -3,7 +3,7 @@
 Numbers are folded, sums of products are factored (`B*(c + d/Y)/X`), and a division is a product
 with a reciprocal, made once. Only inside `floor` there are true divisions, which are exact where the
 result is whole. A cost that has other formulas where axes have size 1 is written piece by piece: what
-is the same in all cases once, the rest under `select`.
+is the same in all cases once, the rest under `where`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,16 @@ class Builder:
 
     def select(self, axis: str, many: int, one: int) -> int:
         """Choose by whether an axis is larger than 1."""
-        return many if many == one else self.add(Node("select", (self.bound[axis], many, one)))
+        if many == one:
+            return many
+        chosen = (("many", many), ("one", one))
+        return self.sum(
+            [
+                self.add(Node("where", (self.add(Node(op, (self.bound[axis],))), value)))
+                for op, value in chosen
+                if self.value(value) != 0
+            ]
+        )
 
     def base(self, name: str) -> int:
         """Give a name or an atom."""

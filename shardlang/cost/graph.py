@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -39,12 +40,15 @@ MANY: Mapping[str, Callable[..., Any]] = {
 
 FEW: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "floor": (1, np.floor),
-    "inverse": (1, np.reciprocal),
+    "inverse": (1, partial(np.divide, 1.0)),  # twice as fast as np.reciprocal
     "/": (2, np.divide),
     "**": (2, np.power),
     ">": (2, np.greater),
 }
 """Operations of so many operands."""
+
+OPERANDS: Mapping[str, int] = {"number": 0, "input": 0, "check": 1, "many": 1, "one": 1, "where": 2}
+"""The operands of the other operations."""
 
 SOURCES: Mapping[str, int] = {"number": 1, "input": 2, "check": 2}
 """Nodes that hold numbers: a number itself, or the least and the most that a value may be."""
@@ -66,8 +70,9 @@ class OutOfRangeError(ValueError):
 class Node:
     """One operation: `args` are the places of its operands, all before its own.
 
-    `select` gives its second operand where the first is larger than 1, else its third. `check` gives
-    its operand, which has to lie between its numbers.
+    `many` and `one` say where an axis is larger than 1, and where it is not; `where` gives its second
+    operand where the first, one of these, says so, and zero elsewhere. `check` gives its operand, which
+    has to lie between its numbers.
     """
 
     op: str
@@ -142,7 +147,7 @@ def _sound(node: Node) -> bool:
         return operands > 1
     if node.op in FEW:
         return operands == FEW[node.op][0]
-    return operands == {"number": 0, "input": 0, "check": 1, "select": 3}.get(node.op, -1)
+    return operands == OPERANDS.get(node.op)
 
 
 def _padded(array: Array, rank: int) -> Array:
@@ -185,6 +190,8 @@ class _Sweep:
         limit = size if size <= BLOCK else max(BLOCK, size // HOISTED)
         self.early = [i for i, own in enumerate(sizes) if own <= limit]
         self.late = [i for i, own in enumerate(sizes) if own > limit]
+        late = set(self.late)
+        self.kept = {arg for place in self.late for arg in self.args[place]} - late
         self.whole: dict[int, Any] = {}
         self.results: dict[int, Array] = {}
         self.slot: dict[int, int] = {}
@@ -205,7 +212,7 @@ class _Sweep:
 
     def _compute_early(self) -> None:
         """Compute the small nodes."""
-        kept = {*self.outputs, *(arg for place in self.late for arg in self.args[place])}
+        kept = {*self.outputs, *self.kept}
         last = self._last(self.early)
         for place in self.early:
             node = self.nodes[place]
@@ -266,19 +273,17 @@ class _Sweep:
                 cuts[shape] = slices, own, prod(own)
             return cuts[shape]
 
+        for place in self.kept:
+            whole = self.whole[place]
+            array = isinstance(whole, np.ndarray)
+            values[place] = whole[cut(whole.shape)[0]] if array else whole
         for place in self.late:
-            for arg in self.args[place]:
-                if arg not in values:
-                    whole = self.whole[arg]
-                    array = isinstance(whole, np.ndarray)
-                    values[arg] = whole[cut(whole.shape)[0]] if array else whole
             node = self.nodes[place]
             slices, shape, size = cut(self.shapes[place])
-            result = self.results.get(place)
-            if result is None:
+            if place in self.slot:
                 out = buffers[self.slot[place]][:size].reshape(shape)
             else:
-                out = result[slices]
+                out = self.results[place][slices]
             source = self.arrays[node.name][slices] if node.op == "input" else None
             values[place] = _apply(node, [values[arg] for arg in self.args[place]], out, source)
 
@@ -288,7 +293,12 @@ def _apply(node: Node, operands: Sequence[Any], out: Array | None, source: Array
 
     `source` is an input's array.
     """
-    match node.op:
+    op = node.op
+    if op in MANY:
+        return _join(MANY[op], operands, out)
+    if op in FEW:
+        return FEW[op][1](*operands, out=out)
+    match op:
         case "number":
             return node.numbers[0]
         case "input":
@@ -302,17 +312,16 @@ def _apply(node: Node, operands: Sequence[Any], out: Array | None, source: Array
         case "check":
             _check(node, operands[0])
             return np.positive(operands[0], out=out)
-        case "select":
-            axis, many, one = operands
-            if out is None:
-                return np.where(axis > 1, many, one)
-            np.copyto(out, many)
-            np.copyto(out, one, where=axis <= 1)
-            return out
-        case op if op in MANY:
-            return _join(MANY[op], operands, out)
-        case op:
-            return FEW[op][1](*operands, out=out)
+        case "where":
+            # as bits: fast, and exact also where the value is infinite
+            bits = [np.asarray(operand).view(np.int64) for operand in operands]
+            into = None if out is None else out.view(np.int64)
+            return np.bitwise_and(*bits, out=into).view(np.float64)
+        case _:
+            larger = np.greater(operands[0], 1)
+            into = None if out is None else out.view(np.int64)
+            all_bits = np.subtract(larger ^ (op == "many"), 1, out=into, dtype=np.int64)
+            return all_bits.view(np.float64)
 
 
 def _join(function: Callable[..., Any], operands: Sequence[Any], out: Array | None) -> Any:

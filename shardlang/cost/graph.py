@@ -187,7 +187,7 @@ class _Sweep:
             args = sorted(node.args, key=sizes.__getitem__) if node.op in MANY else node.args
             self.args.append(tuple(args))
         size = prod(shape)
-        limit = size if size <= BLOCK else max(BLOCK, size // HOISTED)
+        limit = BLOCK if size <= BLOCK else max(BLOCK, size // HOISTED)
         self.early = [i for i, own in enumerate(sizes) if own <= limit]
         self.late = [i for i, own in enumerate(sizes) if own > limit]
         late = set(self.late)

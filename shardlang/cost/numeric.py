@@ -71,7 +71,8 @@ class Compiled:
     Dims and axes have to be at least 1, and finite; they need not be whole. Hardware figures have to
     be positive, latencies at least 0. An axis whose size is 1 in the report itself has no collectives
     left: to be named, it has to stay 1. So has one that is laid on a slice to keep its size. Anything
-    else is a ValueError that names the argument, its value and its place.
+    else is a ValueError that names the argument, its value and its place. Figures beyond 1.8e308 are
+    infinite, or an error where nothing can be said.
 
     It needs nothing of the program: it can be pickled, and written to JSON and read again. Calls
     share nothing, so that threads may call at once; large ones use all cores. Beside the outputs a
@@ -118,7 +119,7 @@ class Compiled:
         except OutOfRangeError as error:
             raise ValueError(self._mistake(error, values.get(error.name))) from error
         except FloatingPointError as error:
-            raise ValueError("the sizes are too large: figures beyond 1.8e308") from error
+            raise ValueError("the sizes are too large: some figures are beyond 1.8e308") from error
 
     def _array(self, name: str, value: Any) -> Any:
         array = np.asarray(value)
@@ -169,7 +170,7 @@ class Compiled:
             "own": dict(self.own),
             "ones": list(self.ones),
             "fixed": list(self.fixed),
-            **self.graph.to_dict(),
+            "graph": self.graph.to_dict(),
         }
 
     def to_json(self) -> str:
@@ -181,7 +182,7 @@ class Compiled:
         """Read what `to_dict` gave; raises ValueError for anything else."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"this is no compiled report: its format is not {FORMAT!r}")
-        graph = Graph.from_dict(data)
+        graph = Graph.from_dict(data.get("graph", {}))
         lists = [
             tuple(map(str, data.get(key, ()))) for key in ("names", "outputs", "ones", "fixed")
         ]

@@ -357,7 +357,7 @@ class Pricing:
                 "t_load": load,
                 "hbm_bytes": moved,
                 "t_hbm": moved / self.symbols.rate("W_hbm"),
-                "hbm_fused": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
+                "fused_bytes": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)

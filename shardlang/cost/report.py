@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
-HBM = ("t_load", "hbm_bytes", "t_hbm", "hbm_fused")
+HBM = ("t_load", "hbm_bytes", "t_hbm", "fused_bytes")
 MEMORY = (
     "parameters",
     "gradients",

@@ -284,7 +284,12 @@ class _Page:
                 for each in report.collectives
             ],
             "memory": [
-                [key, LABELS.get(key, key), self.table.formula(quantity.formula, names)]
+                [
+                    key,
+                    LABELS.get(key, key),
+                    self.table.formula(quantity.formula, names),
+                    key not in ("total", "peak"),
+                ]
                 for key, quantity in report.memory.quantities.items()
             ],
             "splits": list(self._splits(report, own)),

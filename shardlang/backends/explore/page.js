@@ -95,7 +95,7 @@ function computed(program) {
   const { variant, message } = variantOf(program);
   const values = valuesOf(program, variant);
   const evaluation = new Evaluation(values);
-  const memory = program.memory.map(([key, label, n]) => ({ key, label, n, value: evaluation.formula(n) }));
+  const memory = program.memory.map(([key, label, n, part]) => ({ key, label, n, part, value: evaluation.formula(n) }));
   const found = { program, variant, message, values, memory, passes: new Map() };
   if (!variant) return found;
   found.collectives = variant.collectives.map(([sent, seconds]) => ({
@@ -735,7 +735,7 @@ function times(found) {
   box.replaceChildren(table(["", ...passes.map(([name]) => PASS_NAMES.get(name))], rows, { over: true, label: "Times of one device" }));
 }
 
-const PARTS = ["parameters", "gradients", "optimizer", "activations", "gathered_peak"];
+const PARTS = ["parameters", "gradients", "optimizer", "activations", "gathered_peak", "caches"];
 const partColor = key => { const at = PARTS.indexOf(key); return `var(--m${at < 0 ? 5 : at})`; };
 
 function memory(all) {
@@ -745,7 +745,7 @@ function memory(all) {
   $("bars").replaceChildren(...all.map((found, i) => {
     const track = el("div", { class: "track", "aria-hidden": "true" });
     for (const part of found.memory) {
-      if (part.key === "total" || !(part.value > 0)) continue;
+      if (!part.part || !(part.value > 0)) continue;
       const piece = el("span", {});
       piece.style.width = `${part.value / scale * 100}%`;
       piece.style.background = partColor(part.key);
@@ -763,7 +763,7 @@ function memory(all) {
   const found = all[state.program];
   const rows = found.memory.filter(part => part.key !== "total" || found.memory.length > 1).map(part => {
     const swatch = el("span", { class: "swatch" });
-    swatch.style.background = part.key === "total" ? "transparent" : partColor(part.key);
+    swatch.style.background = part.part ? partColor(part.key) : "transparent";
     return { class: part.key === "total" ? "main" : null, cells: [
       el("span", {}, swatch, part.label, part.key === "total" || text(part.n) === "0" ? "" : el("span", { class: "under" }, code(text(part.n)))),
       { cell: si(part.value, "B"), q: [`memory.${part.key}`, part.value] },

@@ -33,17 +33,12 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import Overlap, PASSES, Report
-from shardlang.cost.symbols import (
-    dims_and_axes,
-    EFFICIENCIES,
-    FIGURES,
-    known_sizes,
-    make_symbols,
-)
+from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
 from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
 from shardlang.ir.ops import AllReduce, Collective

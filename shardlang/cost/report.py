@@ -28,8 +28,9 @@ from shardlang.cost.quantities import (
     ratio,
     Totals,
 )
-from shardlang.cost.symbols import EFFICIENCIES, Symbols
+from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import AxisInfo

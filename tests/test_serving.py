@@ -523,6 +523,14 @@ def test_reports_with_the_roofline_read_well() -> None:
     assert "T_hbm" not in report(STEP, {**THIRTY, "B": 256}).to_text()
 
 
+def test_times_below_the_loading_of_caches_are_said() -> None:
+    """Without the memory in the times a decoding step looks faster than it can be."""
+    sizes = {**THIRTY, "B": 4}
+
+    assert any("--hbm" in w for w in report(STEP, sizes, hardware="tpu_v5e").warnings)
+    assert not report(STEP, sizes, hardware="tpu_v5e", hbm=True).warnings
+
+
 def test_json_says_what_bounds_each_contraction() -> None:
     """The new keys of totals, contractions and memory have numbers and formulas."""
     data = report(STEP, {**THIRTY, "B": 256}, hardware="tpu_v5e").to_dict()

@@ -455,6 +455,13 @@ class Pricing:
                 symbol = self.symbols.figures[figure]
                 if symbol in used and symbol not in self.known:
                     self.warnings.append(f"{self.hardware.name} has no figure {figure}")
+        load, least = (totals["forward"].quantity(k).value for k in ("t_load", "t_overlapped"))
+        serves = bool(held.quantity("caches").formula) and not self.roofline
+        if serves and load is not None and least is not None and load > least:
+            self.warnings.append(
+                "reading weights and caches alone takes longer than T_overlapped of the forward pass:"
+                " --hbm counts it"
+            )
         values = [q.value for t in totals.values() for q in t.quantities.values()]
         values += [q.value for q in held.quantities.values()]
         if any(value is not None and value > LARGEST for value in values):

@@ -92,7 +92,12 @@ def program(kind: str, seed: int, layers: str = "L", *, save: bool = True) -> st
     before, lines, behind = body(kind, rng)
     names = " ".join(lines)
     saved = rng.choice(SAVES) if save else ""
-    if saved and not all(f"{n}[" in names for n in saved.replace("save", "").split(",") if n.strip() not in ("all", "x") for n in [n.strip()]):
+    if saved and not all(
+        f"{n}[" in names
+        for n in saved.replace("save", "").split(",")
+        if n.strip() not in ("all", "x")
+        for n in [n.strip()]
+    ):
         saved = ""
     inside = "".join(f"  {line}\n" for line in lines)
     optimizer = rng.choice(["", "optimizer adam\n", "optimizer adafactor\n"])

@@ -22,7 +22,9 @@ def test_the_examples_are_there():
     """Each scheme as a chain and written out, and the larger blocks."""
     expected = {f"{scheme}{kind}.shd" for scheme in SCHEMES for kind in ("", ".explicit")}
 
-    assert expected | {"mlp.shd", "gated_mlp.shd", "attention.shd"} == {x.name for x in EXAMPLES}
+    assert expected | {"mlp.shd", "gated_mlp.shd", "attention.shd", "decode.shd"} == {
+        x.name for x in EXAMPLES
+    }
 
 
 @by_name(EXAMPLES)

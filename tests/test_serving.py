@@ -395,7 +395,7 @@ def test_what_fits_through_the_command(capsys: pytest.CaptureFixture[str], tmp_p
     assert main(["solve", str(path), "--pass", "forward", "--fits", "X", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
 
-    assert "here X >= 7.059, whole 8" in text
+    assert "here X >= 7.059, in whole numbers 8" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert data["fits"]["least"] == 8
 
@@ -521,6 +521,14 @@ def test_reports_with_the_roofline_read_well() -> None:
         assert text.count("bound by compute:") == 1
         assert "T_load" in text
     assert "T_hbm" not in report(STEP, {**THIRTY, "B": 256}).to_text()
+
+
+def test_times_below_the_loading_of_caches_are_said() -> None:
+    """Without the memory in the times a decoding step looks faster than it can be."""
+    sizes = {**THIRTY, "B": 4}
+
+    assert any("--hbm" in w for w in report(STEP, sizes, hardware="tpu_v5e").warnings)
+    assert not report(STEP, sizes, hardware="tpu_v5e", hbm=True).warnings
 
 
 def test_json_says_what_bounds_each_contraction() -> None:
@@ -659,6 +667,16 @@ def test_a_peak_by_hand() -> None:
     expected = 2 * d * f + 2 * f * k + sympy.Max(2 * b * d + 2 * b * f, 2 * b * f + 2 * b * k)
 
     assert 0 == sympy.simplify(found.memory.peak - expected)
+
+
+def test_peaks_of_deep_programs_stay_short() -> None:
+    """Layer by layer activations go and gradients come: the ends of the row are enough."""
+    lines = [f"h{i}[B_X, D] · W{i}[D_X, D'] -> p{i}[B_X, D']" for i in range(60)]
+    acts = [f"h{i + 1}[B_X, D] = gelu(p{i}[B_X, D])" for i in range(60)]
+    both = [line for pair in zip(lines, acts, strict=True) for line in pair]
+    (options,) = report("\n".join(both) + "\n", both=True).memory.quantity("peak").formula.maxima
+
+    assert len(options) <= 20
 
 
 def walk(plan: Plan) -> int:

@@ -10,6 +10,7 @@ from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import Quantity
 from shardlang.cost.report import HBM, MEMORY, PASSES, Report, TOTALS
+from shardlang.ir.plan import Step
 from shardlang.ir.types import Array
 
 LABELS = {
@@ -70,7 +71,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(
             (
                 cost.pass_,
-                Notation(cost.move),
+                Notation(cost.move) if not cost.step.loop else f"{cost.move}{_times(cost.step)}",
                 cost.step.inputs[0],
                 cost.step.output,
                 cost.bytes.formula,
@@ -88,17 +89,7 @@ def blocks(report: Report) -> Iterator[Block]:
         ("from", "to"),
         ("seconds", "reason"),
     )
-    yield Block(
-        "Compute",
-        ("pass", "step", "FLOPs", "FLOP"),
-        tuple(
-            (cost.pass_, Notation(cost.einsum), cost.flops.formula, amount(cost.flops, "FLOP"))
-            for cost in report.compute
-        ),
-        ("step", "FLOPs"),
-        ("FLOP",),
-        wide=("step",),
-    )
+    yield _compute(report)
     keys = (*TOTALS, *HBM) if report.hbm else TOTALS
     for name in PASSES if report.plan.backward else PASSES[:1]:
         totals = report.totals[name]
@@ -141,6 +132,33 @@ def blocks(report: Report) -> Iterator[Block]:
         )
     if report.warnings:
         yield Block("Warnings", notes=report.warnings)
+
+
+def _times(step: Step) -> str:
+    return "" if step.loop is None else f", in each of {step.loop.dim} layers"
+
+
+def _compute(report: Report) -> Block:
+    """Give the steps that compute; where HBM counts, with what bounds the contractions."""
+    columns: tuple[str, ...] = ("pass", "step", "FLOPs", "FLOP")
+    rows: list[tuple[Cell, ...]] = [
+        (cost.pass_, Notation(cost.einsum), cost.flops.formula, amount(cost.flops, "FLOP"))
+        for cost in report.compute
+    ]
+    if report.hbm:
+        columns += ("FLOP/B", "s", "bound by")
+        words = {None: "", True: "memory", False: "compute"}
+        rows = [
+            (
+                *row,
+                "" if cost.intensity_value is None else f"{cost.intensity_value:.4g}",
+                amount(cost.time, "s"),
+                words[cost.memory_bound],
+            )
+            for row, cost in zip(rows, report.compute, strict=True)
+        ]
+    numbers = ("FLOP", "FLOP/B", "s")
+    return Block("Compute", columns, tuple(rows), ("step", "FLOPs"), numbers, wide=("step",))
 
 
 def _row(key: str, quantity: Quantity, unit: str) -> tuple[Cell, ...]:

@@ -106,6 +106,8 @@ def run(arguments: Namespace) -> int:
     if arguments.format == "json":
         data = _data(report, arguments, found, split)
         data["fits"] = None if fit is None else fit.to_dict()
+        if fit is not None:
+            data["symbols"][fit.hbm] = "hardware"
         write_result(to_json(data), arguments.output)
     else:
         text = _text(report, arguments, found, split)
@@ -271,9 +273,11 @@ def _fit_lines(fit: Fit) -> list[str]:
         lines += wrap(said, 77, initial_indent="  ", subsequent_indent="    ")
     how = ", found numerically" if solution.how == "numerically" else ""
     if fit.least is not None and solution.low is not None:
-        lines.append(f"  here {name} >= {_number(solution.low)}, whole {fit.least:_}{how}")
-    if fit.most is not None and solution.high is not None:
-        lines.append(f"  here {name} <= {_number(solution.high)}, whole {fit.most:_}{how}")
+        lines.append(
+            f"  here {name} >= {_number(solution.low)}, in whole numbers {fit.least:_}{how}"
+        )
+    if fit.most is not None:
+        lines.append(f"  here {name} <= {fit.most:_}{how}")
     return lines
 
 

@@ -249,7 +249,9 @@ def count_work(report: Report) -> Work:
     total = {key: Formula.sum(formulas) for key, formulas in sums.items()}
     nothing = Formula()
     weights = {
-        leaf.array.tensor: Formula.of(report.symbols.monomial(leaf.array.tensor.elements))
+        leaf.array.tensor: Formula.of(
+            report.symbols.monomial(leaf.array.tensor.elements * leaf.times)
+        )
         for leaf in report.plan.program.leaves
         if leaf.kind == "param"
     }

@@ -20,6 +20,9 @@ from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.size import Monomial
 from shardlang.source import Source, Span
 
+CHOICES = 12
+"""The most choices among the maxima of the memory that are written as conditions one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -72,7 +75,9 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
         hbm += "_hw"
     if report.capacity is not None:
         known[hbm] = report.capacity
-    found = compare(report, name, Formula.of(Monomial.of(hbm)), held, known, {}, strict=False)
+    found = compare(
+        report, name, Formula.of(Monomial.of(hbm)), held, known, {}, strict=False, most=CHOICES
+    )
     rest = _without(held, name)
 
     def fitting(size: int) -> bool:

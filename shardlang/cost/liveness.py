@@ -13,13 +13,13 @@ the moments, each a sum of products of sizes. Moments that others exceed, whatev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import MemoryFormulas, Storage
+from shardlang.cost.memory import Layers, MemoryFormulas, Storage
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
@@ -42,25 +42,44 @@ class Moment:
     makes: frozenset[Array]
 
 
-def peak(plan: Plan, held: MemoryFormulas) -> Formula:
-    """Give the most bytes of one device that are alive at once, in the plan's own names."""
+def peak(plan: Plan, held: MemoryFormulas, *, any_size: bool = False) -> Formula:
+    """Give the most bytes of one device that are alive at once, in the plan's own names.
+
+    Of a block with many layers the first and the last are looked at one by one, as
+    `shardlang.cost.memory.Layers` has them; `any_size` is as there.
+    """
     lasting = Formula.sum((held.parameters, held.optimizer, held.caches))
+    layers = Layers.of(plan, any_size=any_size)
+    plan = layers.plan
     storage = Storage(plan)
     moments, ends = _moments(plan, storage)
     home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
     alive, dying = _last_uses(moments, ends)
     alive -= home
+    # of what stands for many layers' values, what outlives its layer is there for each of them
+    many = ends | alive | _last_uses(moments[len(plan.forward) :], ends)[0]
     total: dict[Powers, int] = {}
     front = _Front()
-    _change(total, alive, 1)
+
+    def change(arrays: Iterable[Array], sign: int) -> None:
+        for array in arrays:
+            bits = sign * array.tensor.dtype.bits
+            for powers, number in _each(layers, array, alone=array not in many):
+                left = total.get(powers, 0) + bits * number
+                if left:
+                    total[powers] = left
+                else:
+                    total.pop(powers, None)
+
+    change(alive, 1)
     front.keep(total)
     for moment, done in zip(moments, dying, strict=True):
         new = moment.makes - alive - home
-        _change(total, new, 1)
+        change(new, 1)
         alive |= new
-        if new:
+        if new and not any(array.name in layers.counts for array in new):
             front.keep(total)
-        _change(total, alive & done, -1)
+        change(alive & done, -1)
         alive -= done
     front.thin()
     sums = [
@@ -101,14 +120,15 @@ def _last_uses(
     return wanted, dying[::-1]
 
 
-def _change(total: dict[Powers, int], arrays: Iterable[Array], sign: int) -> None:
-    for array in arrays:
-        powers = local_bytes(array).powers
-        left = total.get(powers, 0) + sign * array.tensor.dtype.bits
-        if left:
-            total[powers] = left
-        else:
-            total.pop(powers, None)
+def _each(layers: Layers, array: Array, *, alone: bool) -> Iterator[tuple[Powers, int]]:
+    """Give the products of sizes that an array's elements come to, each with a whole number of them.
+
+    `alone` says that it counts once, though it stands for many layers' values.
+    """
+    size = Monomial(Fraction(1), local_bytes(array).powers)
+    count = None if alone else layers.counts.get(array.name)
+    for term in (size,) if count is None else (count * size).terms:
+        yield term.powers, int(term.coefficient)
 
 
 class _Front:
@@ -151,7 +171,7 @@ class _Front:
 
 
 def _exceeds(one: Bits, other: Bits) -> bool:
-    return all(number <= one.get(powers, 0) for powers, number in other.items())
+    return all(other.get(powers, 0) <= one.get(powers, 0) for powers in {**one, **other})
 
 
 def _between(one: Bits, middle: Bits, other: Bits) -> bool:

@@ -21,7 +21,7 @@ from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
 from shardlang.cost.liveness import peak
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import memory, OPTIMIZERS
+from shardlang.cost.memory import memory, OPTIMIZERS, short_blocks
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -291,7 +291,8 @@ class Pricing:
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
-        return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
+        times = name(step.times)
+        return CollectiveCost(pass_, step, self.quantity(sent * times), self.quantity(time * times))
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -309,9 +310,10 @@ class Pricing:
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step, and price it where it is a contraction."""
-        work = Formula.of(self.symbols.monomial(flops(step)))
+        times = self.symbols.monomial(step.times)
+        work = Formula.of(self.symbols.monomial(flops(step))) * times
         counted = counts(step, pass_)
-        moved = self.named(contraction(step)) if counted else Formula()
+        moved = self.named(contraction(step)) * times if counted else Formula()
         math = self.quantity(work / self.symbols.rate("C") if counted else Formula())
         hbm = self.quantity(moved / self.symbols.rate("W_hbm"))
         known = counted and math.value is not None and hbm.value is not None
@@ -335,9 +337,10 @@ class Pricing:
         compute = [self.compute(p, step) for p, step in steps if step.is_compute]
         groups = {name: self.groups(collectives, name) for name in PASSES}
         batch = batch_of(self.plan, self.symbols)
-        own = memory(self.plan)
+        any_size = self.any_size or self.resized()
+        own = memory(self.plan, any_size=any_size)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.named(fused(self.plan, name)) for name in SECTIONS}
+        least = {name: self.named(fused(self.plan, name, any_size=any_size)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
             mine = [c for c in compute if name in (c.pass_, "total")]
@@ -361,12 +364,9 @@ class Pricing:
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        held = Memory(
-            {
-                key: self.quantity(self.named(formula))
-                for key, formula in {**own.parts, "peak": peak(self.plan, own)}.items()
-            }
-        )
+        alive = peak(self.plan, own, any_size=any_size)
+        parts = {**own.parts, "peak": alive}
+        held = Memory({key: self.quantity(self.named(each)) for key, each in parts.items()})
         self.check(totals, held)
         return Report(
             plan=self.plan,
@@ -387,7 +387,7 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            varies=bool(self.wiring.inside),
+            varies=bool(self.wiring.inside or self.short()),
             again=self.again,
             groups=groups,
         )
@@ -458,6 +458,13 @@ class Pricing:
                 symbol = self.symbols.figures[figure]
                 if symbol in used and symbol not in self.known:
                     self.warnings.append(f"{self.hardware.name} has no figure {figure}")
+        load, least = (totals["forward"].quantity(k).value for k in ("t_load", "t_overlapped"))
+        serves = bool(held.quantity("caches").formula) and not self.roofline
+        if serves and load is not None and least is not None and load > least:
+            self.warnings.append(
+                "reading weights and caches alone takes longer than T_overlapped of the forward pass:"
+                " --hbm counts it"
+            )
         values = [q.value for t in totals.values() for q in t.quantities.values()]
         values += [q.value for q in held.quantities.values()]
         if any(value is not None and value > LARGEST for value in values):
@@ -516,10 +523,27 @@ class Pricing:
             yield "AllReduces add up in the chips; --set in_network=1 lets a node's switch add up"
 
     def fixed(self) -> frozenset[str]:
-        """Give the axes, as symbols, whose sizes the formulas rest on."""
-        if not self.exact and not self.wiring.strands:
+        """Give the axes and layers, as symbols, whose sizes the formulas rest on."""
+        found = self.short()
+        if self.exact or self.wiring.strands:
+            found |= {self.symbols.of[axis.name] for axis in self.wiring.fixed}
+        return found
+
+    def resized(self) -> bool:
+        """Say whether a block has another number of layers than in the program."""
+        sizes = self.plan.program.sizes.known
+        symbols = {b.dim.name: self.symbols.of.get(b.dim.name) for b in self.plan.program.blocks}
+        return any(
+            name in sizes and symbol is not None and self.known.get(symbol) != sizes[name]
+            for name, symbol in symbols.items()
+        )
+
+    def short(self) -> frozenset[str]:
+        """Give what counts the layers of blocks of so few that memory rests on how many they are."""
+        if self.any_size:
             return frozenset()
-        return frozenset(self.symbols.of[axis.name] for axis in self.wiring.fixed)
+        names = (block.dim.name for block in short_blocks(self.plan))
+        return frozenset(self.symbols.of[name] for name in names if name in self.symbols.of)
 
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""

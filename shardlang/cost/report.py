@@ -32,7 +32,7 @@ from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
-from shardlang.ir.plan import Plan
+from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
@@ -192,6 +192,7 @@ class Report:
                     "time": _entry(cost.time, "seconds"),
                     "critical": cost.step.critical,
                     "reason": cost.step.reason,
+                    **_loop(cost.step),
                 }
                 for cost in self.collectives
             ],
@@ -200,6 +201,7 @@ class Report:
                     "pass": cost.pass_,
                     "einsum": cost.einsum,
                     "flops": _entry(cost.flops),
+                    **_loop(cost.step),
                     **(_roofline(cost) if cost.counted else {}),
                 }
                 for cost in self.compute
@@ -350,6 +352,11 @@ def _roofline(cost: ComputeCost) -> dict[str, Any]:
         "intensity": {"formula": cost.intensity, "value": cost.intensity_value},
         "bound": bound,
     }
+
+
+def _loop(step: Step) -> dict[str, str]:
+    """Name the dim that counts the layers, of a step that each of them does."""
+    return {} if step.loop is None else {"loop": step.loop.dim.name}
 
 
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:

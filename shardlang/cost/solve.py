@@ -238,20 +238,21 @@ def compare(
     unset: Mapping[str, Fraction],
     *,
     strict: bool = True,
+    most: int = MOST,
 ) -> Solution:
     """Solve `math > comms` for a symbol, or `math >= comms` where it is not `strict`.
 
     `known` are the values of other symbols, for numbers alone; `unset` those that are 1 where nobody
-    has set them.
+    has set them. Beyond `most` choices among maxima it is solved in numbers alone.
     """
     if not strict:
-        return _or_equal(compare(report, name, math, comms, known, unset))
+        return _or_equal(compare(report, name, math, comms, known, unset, most=most))
     if not comms:
         return Solution(name, "always", how="always")
     if not math:
         return Solution(name, "never", how="never")
     hidden = name in math.hidden | comms.hidden
-    if hidden or math.maxima or _many(comms) > MOST:
+    if hidden or math.maxima or _many(comms) > most:
         return _searched(name, math, comms, known, unset)
     found = [_against(report, name, math, option, known, unset) for option in _options(comms)]
     distinct = list({each.text: each for each in found}.values())

@@ -12,22 +12,22 @@ What collectives read and write counts in neither: it passes at the network's ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from shardlang.cost.formula import Formula
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import kept_for_backward, Storage
+from shardlang.cost.memory import kept_for_backward, Layers, Storage
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array
 
 
 def contraction(step: Step) -> Formula:
-    """Give the bytes that a step reads and writes: each operand once, and its result."""
-    return _bytes((*dict.fromkeys(step.inputs), step.output))
+    """Give the bytes that a step reads and writes in one layer: each operand once, and its result."""
+    return Formula.of(*map(local_bytes, (*dict.fromkeys(step.inputs), step.output)))
 
 
-def fused(plan: Plan, section: Pass) -> Formula:
+def fused(plan: Plan, section: Pass, *, any_size: bool = False) -> Formula:
     """Give the bytes that a pass reads and writes where nothing but its ends leaves the chip."""
+    layers = Layers.of(plan, any_size=any_size)
+    plan = layers.plan
     storage = Storage(plan)
     steps = plan.forward if section == "forward" else plan.backward
     given: dict[Array, None] = {}
@@ -46,8 +46,4 @@ def fused(plan: Plan, section: Pass) -> Formula:
         if step.is_compute:
             made[step.output] = None
     ends = set(map(storage.root, leaving))
-    return _bytes((*given, *(array for array in made if array in ends)))
-
-
-def _bytes(arrays: Iterable[Array]) -> Formula:
-    return Formula.of(*map(local_bytes, arrays))
+    return layers.add((*given, *(array for array in made if array in ends)))

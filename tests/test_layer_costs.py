@@ -1,0 +1,65 @@
+"""What a block of layers costs is what its layers cost when they are written one below the other."""
+
+from __future__ import annotations
+
+import pytest
+
+import shardlang as sl
+from shardlang.cost.report import Report
+
+HEAD = """
+mesh X=4, Y=2
+hardware tpu_v5p
+optimizer adam
+dims B=64, D=32, F=128, S=16
+input x0: [B_X, D]
+"""
+WEIGHTS = "param W_in{n}: [D_X, F_Y]\nparam W_out{n}: [F_Y, D_X]\n"
+CACHE = "cache kv{n}: int8[B_X, S, D]\n"
+BODY = """
+a{n}[B_X, S] = x{n}[B_X, D] ·_D kv{n}[B_X, S, D]
+c{n}[B_X, D] = a{n}[B_X, S] ·_S kv{n}[B_X, S, D]
+h{n}[B_X, F_Y] = gelu(c{n}[B_X, D] ·_D W_in{n}[D, F_Y])
+x{m}[B_X, D] = x{n}[B_X, D] + h{n}[B_X, F_Y] ·_F W_out{n}[F_Y, D]
+"""
+TAIL = "y[B_X] = sum_D(x{n}[B_X, D])\n"
+
+
+def block(layers: int, saved: str | None) -> str:
+    """Write the program with a block; `saved` is what each layer keeps for the backward pass."""
+    lines = BODY.format(n="", m="2").replace("x[", "x0[").strip().splitlines()
+    body = "".join(f"  {line}\n" for line in lines)
+    leaves = WEIGHTS.format(n="") + CACHE.format(n="")
+    save = "" if saved is None else f"save {saved}\n"
+    return f"{HEAD}{save}{leaves}layers {layers}, x2 -> x0:\n{body}{TAIL.format(n=2)}"
+
+
+def written(layers: int, saved: str | None) -> str:
+    """Write every layer. What goes from one to the next is kept in any case."""
+    leaves = "".join((WEIGHTS + CACHE).format(n=n) for n in range(layers))
+    body = "".join(BODY.format(n=n, m=n + 1) for n in range(layers))
+    kept = [f"{saved}{n}" for n in range(layers)] + [f"x{n}" for n in range(1, layers)]
+    save = "" if saved is None else f"save {', '.join(kept)}\n"
+    return f"{HEAD}{save}{leaves}{body}{TAIL.format(n=layers)}"
+
+
+def priced(text: str, *, forward: bool) -> Report:
+    """Price a program, its contractions no faster than the memory allows."""
+    return sl.cost(sl.lower(sl.parse(text), forward_only=forward), hbm=True)
+
+
+@pytest.mark.parametrize(("forward", "saved"), [(True, None), (False, None), (False, "c")])
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 6, 9])
+def test_a_block_costs_what_its_layers_do(layers: int, forward: bool, saved: str | None) -> None:
+    """Times, FLOPs, bytes on the network and of memory, and every part of the memory agree."""
+    one, other = (priced(make(layers, saved), forward=forward) for make in (block, written))
+
+    for name, totals in other.totals.items():
+        for key, quantity in totals.quantities.items():
+            assert one.totals[name].quantity(key).value == quantity.value, (name, key)
+    for key, quantity in other.memory.quantities.items():
+        assert one.memory.quantity(key).value == quantity.value, key
+    conventions = [report.conventions() for report in (one, other)]
+    for name, count in conventions[1].by_name.items():
+        found = conventions[0][name].total
+        assert (found and found.value) == (count.total and count.total.value), name

@@ -114,6 +114,7 @@ class Flow:
         axes = sized(program.mesh, known)
         self.known = {name: Fraction(size) for name, size in known.items()}
         dims = {d.name for a in self.arrays() for d in a.tensor.dims}
+        dims |= {block.dim.name for block in program.blocks}
         for name in dims:
             size = literal_size(name)
             if size is not None:

@@ -337,7 +337,7 @@ def test_reports_say_what_link_takes_as_given(form):
         text = getattr(cost(plans.mlp("dp"), model=model), f"to_{form}")()
 
         assert (said in " ".join(text.split())) == (model == "link")
-        assert ("no latency" in " ".join(text.split())) == (model == "book")
+        assert ("for latency, " in " ".join(text.split())) == (model == "book")
 
 
 def test_several_axes_add_their_bandwidth():

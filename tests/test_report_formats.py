@@ -55,7 +55,8 @@ def test_text_shows_formulas_and_numbers():
     assert re.search(r"T_overlapped +max\(T_math, T_comms\), a lower bound +2\.037 ms", text)
     assert "B*F/(B*Y + F*X) > C/W_ici (it is not)" in text
     assert "tpu_v5p: C 459 TFLOP/s, W_ici 180 GB/s" in text
-    assert "no latency" in text
+    assert "T_overlapped is a lower bound" in text
+    assert "no time    for latency, " in text
 
 
 def test_text_in_color_is_the_same_text():
@@ -91,7 +92,7 @@ def test_json_has_the_schema(report):
     network = ["network"] if report.model == "link" else []
     assert list(data) == [
         "schema", "strategy", "mesh", "dims", "hardware", "collectives", "compute", "totals",
-        "compute_bound", "memory", "alternatives", "warnings", "symbols", *network,
+        "compute_bound", "memory", "alternatives", "warnings", "bound", "symbols", *network,
     ]  # fmt: skip
     assert data["schema"] == 1
     for name in ("forward", "backward", "total"):

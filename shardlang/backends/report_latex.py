@@ -60,7 +60,12 @@ def render(report: Report, *, notebook: bool = False) -> str:
 
 def tables(about: str, blocks: Iterable[Block]) -> str:
     """Print tables as LaTeX, with a comment that says what they are."""
-    lines = [f"% {about}"]
+    return f"% {about}\n{sections(blocks)}"
+
+
+def sections(blocks: Iterable[Block]) -> str:
+    """Print tables as LaTeX, each with a heading of its own."""
+    lines: list[str] = []
     for block in blocks:
         lines += ["", rf"\paragraph{{{escape(block.title)}}}\mbox{{}}", ""]
         if block.rows:

@@ -15,7 +15,12 @@ def render(report: Report) -> str:
 
 def tables(title: str, blocks: Iterable[Block]) -> str:
     """Print tables as Markdown, under a heading."""
-    lines = [f"# {title}", ""]
+    return f"# {title}\n\n{sections(blocks)}"
+
+
+def sections(blocks: Iterable[Block]) -> str:
+    """Print tables as Markdown, each with a heading of its own."""
+    lines: list[str] = []
     for block in blocks:
         lines += [f"## {_plain(block.title)}", ""]
         if block.rows:

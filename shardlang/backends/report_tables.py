@@ -126,9 +126,10 @@ def _setting(report: Report) -> Block:
     ]
     if report.slice:
         rows.append(("slice", report.slice))
-    latency = "" if report.exact else " and no latency"
+    bound = "T_overlapped is a lower bound" if report.is_bound else "T_overlapped is an estimate"
     notes = [
-        f"Every figure is of one device. Times assume peak rates{latency}: T_overlapped is a lower bound.",
+        f"Every figure is of one device. Times are at {report.rates}: {bound}.",
+        f"No time is counted for {', '.join(report.left_out)}.",
         *(f"{note[0].upper()}{note[1:]}." for note in report.notes),
     ]
     return Block("Setting", ("what", "value"), tuple(rows), ("value",), notes=tuple(notes))

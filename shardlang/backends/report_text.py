@@ -144,8 +144,9 @@ class _Printer:
         yield from self.labelled("hardware", self.hardware())
         if report.slice:
             yield from self.labelled("slice", report.slice)
-        latency = "" if report.exact else " and no latency"
-        yield from self.labelled("figures", f"of one device; times assume peak rates{latency}")
+        bound = ": T_overlapped is a lower bound" if report.is_bound else ": an estimate, no bound"
+        yield from self.labelled("figures", f"of one device; times at {report.rates}{bound}")
+        yield from self.labelled("no time", f"for {', '.join(report.left_out)}")
         for number, note in enumerate(report.notes):
             yield from self.labelled("network" if number == 0 else "", note)
 
@@ -243,7 +244,8 @@ class _Printer:
             quantity = totals.quantity(key)
             text = str(quantity)
             if key == "t_overlapped":
-                text = "max(T_math, T_comms), a lower bound"
+                words = "a lower bound" if self.report.is_bound else "an estimate"
+                text = f"max(T_math, T_comms), {words}"
             elif key == "t_serial":
                 text = "T_math + T_comms"
             rows.append([f"{label:<13}", text, amount(quantity, UNITS.get(key, "s"))])

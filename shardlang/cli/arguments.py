@@ -95,6 +95,24 @@ def memory(text: str) -> Fraction:
     return found
 
 
+def share(text: str) -> Fraction:
+    """Read a share of a whole: `0.4` or `40%`."""
+    percent = text.strip().endswith("%")
+    found = value(text.strip().removesuffix("%"))
+    found = found / 100 if percent else found
+    if not 0 < found <= 1:
+        raise ArgumentTypeError(f"{shorten(text)} is not a share such as 0.4 or 40%")
+    return found
+
+
+def positive(text: str) -> Fraction:
+    """Read a number above 0."""
+    found = value(text)
+    if found <= 0:
+        raise ArgumentTypeError(f"{shorten(text)} is not a number above 0")
+    return found
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """Quote what was typed, cut where it is long."""
     return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"

@@ -19,6 +19,7 @@ from shardlang.cli.streams import wants_color, width, write_result
 
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
+    from shardlang.cost.run import Run
     from shardlang.ir.plan import Plan
 
 NAME = "cost"
@@ -39,6 +40,42 @@ def configure(parser: ArgumentParser) -> None:
         "--hbm",
         action="store_true",
         help="in the timeline, contractions take at least as long as their reads and writes",
+    )
+    group = parser.add_argument_group("training run")
+    group.add_argument(
+        "--tokens",
+        metavar="15T",
+        type=options.positive,
+        help="tokens to train on: steps, days, device-hours and dollars, with MFU and tokens/s",
+    )
+    group.add_argument(
+        "--mfu",
+        metavar="0.4",
+        type=options.share,
+        help="an MFU to expect: the step time that follows from it",
+    )
+    group.add_argument(
+        "--convention",
+        metavar="NAME",
+        default="model",
+        help="the FLOP convention of --mfu (model; --conventions lists them)",
+    )
+    group.add_argument(
+        "--price",
+        metavar="4.2",
+        type=options.positive,
+        help="USD for a device and an hour (by default what the catalogue has)",
+    )
+    group.add_argument(
+        "--measured",
+        metavar="12.2s",
+        type=options.duration,
+        help="the time of a measured step: its MFU, HFU and tokens/s, and its ratio to the bound",
+    )
+    group.add_argument(
+        "--conventions",
+        action="store_true",
+        help="the FLOPs of a step under each convention that is in use",
     )
     options.add_output(parser)
 
@@ -88,13 +125,27 @@ def _report(plan: Plan, arguments: Namespace) -> Report:
     )
 
 
+def _training(report: Report, arguments: Namespace) -> Run | None:
+    """Give the training run that is asked for, None where none of its options is there."""
+    figures = (arguments.tokens, arguments.mfu, arguments.price)
+    if all(figure is None for figure in (*figures, arguments.measured)):
+        return None
+    return report.run(*figures, convention=arguments.convention, measured=arguments.measured)
+
+
 def _rendered(report: Report, arguments: Namespace) -> str:
     timeline = report.schedule(hbm=arguments.hbm) if arguments.timeline else None
+    counts = report.conventions() if arguments.conventions else None
+    training = _training(report, arguments)
     match arguments.format:
         case "json":
             data = report.to_dict()
             if timeline is not None:
                 data["schedule"] = timeline.to_dict()
+            if counts is not None:
+                data["conventions"] = counts.to_dict()
+            if training is not None:
+                data["run"] = training.to_dict()
             return to_json(data)
         case "latex":
             text, form = report.to_latex(), "latex"
@@ -104,6 +155,13 @@ def _rendered(report: Report, arguments: Namespace) -> str:
             to_file = arguments.output is not None
             color = not to_file and wants_color(sys.stdout, forbidden=arguments.no_color)
             text, form = report.to_text(width=width(), color=color), "text"
+    if counts is not None or training is not None:
+        from shardlang.backends import report_run
+
+        if counts is not None:
+            text += "\n" + report_run.counts(counts, form, width())
+        if training is not None:
+            text += "\n" + report_run.run(report, training, form, width())
     if timeline is not None:
         from shardlang.backends.report_text import timeline as drawn
 

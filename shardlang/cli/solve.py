@@ -152,7 +152,8 @@ def _text(
         f"strategy   {report.plan.strategy}, model {report.model}{overlap if report.model else ''}"
     )
     latency = "; hops take T_hop" if report.exact else ", no latency"
-    lines.append(f"regime     peak rates{latency}; C in FLOP/s, W in B/s, times in seconds")
+    regime = f"{report.rates}{latency}; C in FLOP/s, W in B/s, times in seconds"
+    lines += wrap(regime, 79, initial_indent=f"{'regime':<11}", subsequent_indent=" " * 11)
     for number, note in enumerate(report.notes):
         label = "" if number else "network"
         lines += wrap(note, 79, initial_indent=f"{label:<11}", subsequent_indent=" " * 11)

@@ -72,7 +72,7 @@ def compute_bound(
 
     `ones` are the numbers of hardware axes that nobody has set.
     """
-    math = flops / Monomial.of(symbols.figures["C"])
+    math = flops / symbols.rate("C")
     t_math, t_comms = math.value(known), comms.value(known)
     holds = None if t_math is None or t_comms is None else t_math > t_comms
     if not comms:
@@ -108,11 +108,11 @@ def _compare(math: Formula, comms: Formula, symbols: Symbols, batch: Batch) -> C
         factor = common_factor((*math.terms, *comms.terms))
         return Condition(f"{math / factor} > {comms / factor}", solved=solved)
     (speed,) = speeds
-    work = math * Monomial.of(symbols.figures["C"])
+    work = math * symbols.rate("C")
     sent = comms / speed
     factor = common_factor((*work.terms, *sent.terms))
     left = _quotient(work / factor, sent / factor)
-    right = monomial_text(Monomial.of(symbols.figures["C"]) * speed)
+    right = monomial_text(symbols.rate("C") * speed)
     return Condition(f"{left} > {right}", solved=solved)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a question to a report: an unknown symbol, a constraint (SH52x)."""
+"""What can be wrong with a question to a report: an unknown symbol, a constraint, a run (SH52x, SH53x)."""
 
 from __future__ import annotations
 
@@ -103,3 +103,74 @@ class NotScheduled(Mistake):
     def hint(self) -> str:
         """Say how to give them."""
         return "give sizes with --set, and figures with --hardware or --set"
+
+
+@dataclass(frozen=True)
+class BadEfficiency(Mistake):
+    """`--set E_math=80`: a share of a figure that is more than all of it."""
+
+    code: ClassVar[str] = "SH530"
+    title: ClassVar[str] = "bad efficiency"
+
+    name: str
+    value: str
+
+    def message(self) -> str:
+        """Say what it should be."""
+        return f"'{self.name}' is a share, above 0 and at most 1, not {self.value}"
+
+    def hint(self) -> str:
+        """Show how one is written."""
+        return f"80 % is {self.name}=0.8; a faster chip has other figures: --set C=..."
+
+
+@dataclass(frozen=True)
+class NoTokens(Mistake):
+    """A training run of a program whose batch nothing names."""
+
+    code: ClassVar[str] = "SH531"
+    title: ClassVar[str] = "no batch"
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return "the tokens of a step are not known: no input has a dim that no weight has"
+
+    def hint(self) -> str:
+        """Say what tells weights from inputs."""
+        return "declare the weights, as in `param W: [D, F]`, so that the other dims are the batch"
+
+
+@dataclass(frozen=True)
+class BadRun(Mistake):
+    """`--tokens 0`, `--mfu 1.2`: a figure of a run that no run has."""
+
+    code: ClassVar[str] = "SH532"
+    title: ClassVar[str] = "bad figure of a run"
+
+    name: str
+    value: str
+    share: bool = False
+
+    def message(self) -> str:
+        """Say what it should be."""
+        wanted = "a share, above 0 and at most 1" if self.share else "a positive number"
+        return f"{self.name} has to be {wanted}, not {self.value}"
+
+
+@dataclass(frozen=True)
+class UnknownConvention(Mistake):
+    """`--convention mfu`, which none is called."""
+
+    code: ClassVar[str] = "SH533"
+    title: ClassVar[str] = "unknown convention"
+
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which name it is."""
+        return f"no FLOP convention is called '{self.name}'"
+
+    def hint(self) -> str:
+        """List the names."""
+        return f"there are {', '.join(self.known)}"

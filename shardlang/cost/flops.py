@@ -27,18 +27,21 @@ from shardlang.ir.functions import FUNCTIONS
 from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Axis, Dim
+from shardlang.ir.types import Axis
+
+
+def split_axes(step: Step) -> tuple[Axis, ...]:
+    """List the axes that split a step's index space; over all others, devices do the same work."""
+    arrays = (*step.inputs, step.output)
+    return tuple(
+        dict.fromkeys(axis for a in arrays for split in a.layout.sharding for axis in split)
+    )
 
 
 def index_space(step: Step) -> Monomial:
     """Give the number of points of a step's index space on one device."""
-    dims: dict[Dim, None] = {}
-    axes: dict[Axis, None] = {}
-    for array in (*step.inputs, step.output):
-        for dim, split in zip(array.tensor.dims, array.layout.sharding, strict=True):
-            dims[dim] = None
-            axes.update(dict.fromkeys(split))
-    powers = [(dim.name, 1) for dim in dims] + [(axis.name, -1) for axis in axes]
+    dims = dict.fromkeys(dim for a in (*step.inputs, step.output) for dim in a.tensor.dims)
+    powers = [(dim.name, 1) for dim in dims] + [(axis.name, -1) for axis in split_axes(step)]
     return Monomial(Fraction(1), tuple(sorted(powers)))
 
 

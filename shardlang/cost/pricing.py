@@ -8,13 +8,14 @@ it is priced as if all of it crossed the `@dcn` axes, once, since they share a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
+from shardlang.cost.errors import BadEfficiency
 from shardlang.cost.flops import counts, flops
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
@@ -31,7 +32,13 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import MEMORY, Overlap, PASSES, Report
-from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
+from shardlang.cost.symbols import (
+    dims_and_axes,
+    EFFICIENCIES,
+    FIGURES,
+    known_sizes,
+    make_symbols,
+)
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
 from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
@@ -66,9 +73,16 @@ class Pricing:
         shape: tuple[int, ...] = (),
         *,
         any_size: bool = False,
+        named: Collection[str] = (),
     ) -> None:
-        """Name everything and lay the mesh; `any_size` lays it on nodes for any sizes of the axes."""
-        self.again = partial(_any_size, plan, hardware, model, overlap, dict(sets))
+        """Name everything and lay the mesh.
+
+        `any_size` lays it on nodes for any sizes of the axes; `named` are efficiencies that formulas
+        have besides those in `sets`.
+        """
+        self.again = partial(
+            _again, plan, hardware, model, overlap, dict(sets), shape, any_size, tuple(named)
+        )
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -78,8 +92,9 @@ class Pricing:
         size = None if hardware is None else hardware.get("hbm")
         self.hbm = None if size is None else Fraction(size)
         self.own: tuple[str, ...] = tuple(getattr(model, "figures", ()))
-        names = (info.axis.name for info in self.axes)
-        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own), literals=literals)
+        names = [info.axis.name for info in self.axes]
+        shares = _efficiencies({*sets, *named}, {*dims, *names})
+        self.symbols = make_symbols(dims, names, (*FIGURES, *self.own, *shares), literals=literals)
         self.info = {info.axis: info for info in self.axes}
         self.known: dict[str, Fraction] = {}
         self.ones: dict[str, Fraction] = {}
@@ -159,7 +174,7 @@ class Pricing:
         symbol = self.symbols.figures.get(figure)
         if symbol is None or figure in self.no_latency:
             return Monomial(Fraction(0))
-        return Monomial.of(symbol)
+        return self.symbols.rate(figure)
 
     def _sort(
         self, sets: Mapping[str, float | Fraction]
@@ -174,6 +189,9 @@ class Pricing:
                 value = Fraction(given)
             except (ValueError, OverflowError, TypeError):
                 value = Fraction(0)
+            if name in self.symbols.efficiencies and not 0 < value <= 1:
+                mistake = BadEfficiency(name, str(given))
+                raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
             if value < 0 or (value == 0 and name not in MAY_BE_ZERO):
                 mistake = BadQuantity(name, str(given))
                 raise ShardlangError([Diagnostic(where, Span(0, len(where.text)), mistake)])
@@ -266,15 +284,14 @@ class Pricing:
         wires = {self.info[axis].wire: self.info[axis] for axis in axes}
         infos = sorted(wires.values(), key=self.axes.index)  # equal sums look alike
         slow = [info for info in infos if info.network == "dcn"]
-        figures = self.symbols.figures
         if slow:
             links = [i for i in slow if i.links != 1 or self.symbols.links(i.axis) not in self.ones]
-            egress = Monomial.of(figures["W_dcn"])
+            egress = self.symbols.rate("W_dcn")
             if links:
                 egress *= Sum.of(Monomial.of(self.symbols.links(i.axis)) for i in links)
             return egress
         factor = Sum.of(Monomial.of(self.symbols.links(info.axis)) for info in infos)
-        return Monomial.of(figures["W_ici"]) * factor
+        return self.symbols.rate("W_ici") * factor
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step."""
@@ -295,7 +312,7 @@ class Pricing:
             mine = [c for c in compute if name in (c.pass_, "total")]
             work = Formula.sum(c.flops.formula for c in mine if c.counted)
             other = Formula.sum(c.flops.formula for c in mine if not c.counted)
-            math = work / Monomial.of(self.symbols.figures["C"])
+            math = work / self.symbols.rate("C")
             comms = self.overlapping(groups[name])
             formulas = {
                 "flops": work,
@@ -327,7 +344,8 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            vary=self.again if self.wiring.inside else None,
+            vary=partial(self.again, more=(), free=True) if self.wiring.inside else None,
+            naming=self.again,
             groups=groups,
         )
 
@@ -496,12 +514,32 @@ class Pricing:
             yield f"nothing uses {inputs}, declared with `input`"
 
 
-def _any_size(
+def _efficiencies(given: Collection[str], taken: Collection[str]) -> tuple[str, ...]:
+    """Give the efficiencies that are meant: a dim or an axis of that name goes first."""
+    return tuple(
+        name
+        for name in EFFICIENCIES.values()
+        if (name in given and name not in taken) or (name in taken and f"{name}_hw" in given)
+    )
+
+
+def _again(
     plan: Plan,
     hardware: Hardware | None,
     model: Model,
     overlap: Overlap,
     sets: Mapping[str, float | Fraction],
+    shape: tuple[int, ...],
+    any_size: bool,
+    named: tuple[str, ...],
+    more: Collection[str],
+    *,
+    free: bool = False,
 ) -> Report:
-    """Price with formulas for any sizes of the axes."""
-    return Pricing(plan, hardware, model, overlap, sets, any_size=True).report()
+    """Price once more, with efficiencies named in formulas, or with formulas for any sizes of the axes."""
+    shape = () if free else shape
+    names = (*named, *more)
+    sizes = any_size or free
+    return Pricing(
+        plan, hardware, model, overlap, sets, shape, any_size=sizes, named=names
+    ).report()

@@ -135,7 +135,7 @@ class Totals:
 
     @property
     def t_overlapped(self) -> Any:
-        """The larger of T_math and T_comms, in seconds: a lower bound."""
+        """The larger of T_math and T_comms, in seconds: a lower bound, at peak rates."""
         return self.quantities["t_overlapped"].expr
 
     @property

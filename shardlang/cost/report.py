@@ -3,8 +3,8 @@
 `cost` prices every step of the plan once (`shardlang.cost.pricing`); a `Report` holds the result.
 Attributes such as `report.total.t_comms` are sympy expressions, made (and sympy imported) when they
 are asked for; texts and `to_dict` need no sympy. Bytes, FLOPs and memory are those of one device;
-times are in seconds, at peak rates: they leave out what memory bandwidth bounds, every inefficiency
-and, but in models that have it, latency.
+times are in seconds, at peak rates unless efficiencies are set (`rates`), and leave out what `left_out`
+lists.
 """
 
 from __future__ import annotations
@@ -21,19 +21,30 @@ from shardlang.cost.formula import Formula
 from shardlang.cost.hardware import hardware_of
 from shardlang.cost.models import Model, MODELS
 from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
-from shardlang.cost.symbols import Symbols
+from shardlang.cost.symbols import EFFICIENCIES, Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.slices import split_shape
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
+    from shardlang.cost.conventions import Counts
+    from shardlang.cost.run import Pace, Run
     from shardlang.cost.schedule import Timeline
 
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
 MEMORY = ("parameters", "gradients", "optimizer", "activations", "gathered_peak", "total")
+
+LEFT_OUT = (
+    "reading and writing memory",
+    "elementwise steps",
+    "the optimizer's update",
+    "launching kernels",
+    "waiting for input and for slower devices",
+)
+"""What takes no time in any report, besides latency where the model has none."""
 
 RENDERERS: Mapping[str, str] = {
     "text": "shardlang.backends.report_text",
@@ -53,7 +64,7 @@ class Report:
     on nodes, `notes` what the model counts and takes as given, and `fixed` are the axes, as symbols,
     whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
     and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
-    rest on them and that can be done.
+    rest on them and that can be done; `naming` gives one with efficiencies as names in its formulas.
     """
 
     plan: Plan
@@ -73,6 +84,9 @@ class Report:
     fixed: frozenset[str] = frozenset()
     exact: bool = False
     vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
+    naming: Callable[[Sequence[str]], Report] | None = field(
+        default=None, repr=False, compare=False
+    )
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )
@@ -96,6 +110,25 @@ class Report:
     def compute_bound(self) -> Mapping[str, Condition]:
         """The condition under which each pass is compute-bound."""
         return {name: self.totals[name].condition for name in PASSES}
+
+    @property
+    def rates(self) -> str:
+        """Say in a few words at what rates its times are."""
+        named = {name: self.known.get(name) for name in self.symbols.efficiencies}
+        if all(value == 1 for value in named.values()):
+            return "peak rates"
+        shares = [n if v is None else f"{n}={float(v):g}" for n, v in named.items() if v != 1]
+        return f"{' and '.join(shares)} of the peak rates"
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether no step can take less than T_overlapped: at peak rates, with no efficiency set."""
+        return self.rates == "peak rates"
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """List what takes no time in its times."""
+        return (*(() if self.exact else ("latency",)), *LEFT_OUT)
 
     @property
     def dims(self) -> Mapping[str, int | float | None]:
@@ -154,6 +187,7 @@ class Report:
                 for a in self.plan.alternatives
             ],
             "warnings": list(self.warnings),
+            "bound": {"lower": self.is_bound, "rates": self.rates, "zero": list(self.left_out)},
             "symbols": dict(self.symbols.kinds),
             **self._network(),
         }
@@ -209,6 +243,39 @@ class Report:
 
         return schedule(self, hbm=hbm)
 
+    def quantity(self, formula: Formula) -> Quantity:
+        """Put a value beside a formula, where everything in it is known."""
+        return Quantity(formula, formula.value(self.known))
+
+    def conventions(self) -> Counts:
+        """Count the FLOPs of a step under every convention: see `shardlang.cost.conventions`."""
+        from shardlang.cost.conventions import conventions  # noqa: PLC0415  (when asked for)
+
+        return conventions(self)
+
+    def run(
+        self,
+        tokens: float | Fraction | None = None,
+        mfu: float | Fraction | None = None,
+        price: float | Fraction | None = None,
+        *,
+        convention: str = "model",
+        measured: float | Fraction | None = None,
+    ) -> Run:
+        """Tell what a training run comes to, in tokens/s, MFU, days and dollars.
+
+        See `shardlang.cost.run`. `convention` is what `mfu` counts.
+        """
+        from shardlang.cost.run import run  # noqa: PLC0415  (when asked for)
+
+        return run(self, tokens, mfu, price, convention=convention, measured=measured)
+
+    def measured(self, seconds: float | Fraction) -> Pace:
+        """Tell what a measured step time comes to: tokens/s, MFU and HFU, times the bound."""
+        from shardlang.cost.run import measured  # noqa: PLC0415  (when asked for)
+
+        return measured(self, seconds)
+
     def compile(
         self, names: Sequence[str], outputs: str | Sequence[str] = (*TOTALS, "memory")
     ) -> Callable[..., Any]:
@@ -222,7 +289,17 @@ class Report:
         return Compiled.of(self.freed(names), tuple(names), wanted)
 
     def freed(self, names: Sequence[str]) -> Report:
-        """Give the report with formulas for any sizes of the named axes, where there is one."""
+        """Give the report whose formulas hold for any values of the named symbols, where there is one.
+
+        Axes may have sizes that formulas rest on; efficiencies that nobody has set are in no formula.
+        """
+        shares = [
+            name
+            for name in EFFICIENCIES.values()
+            if name in names and name not in (*self.symbols.figures, *self.symbols.of)
+        ]
+        if shares and self.naming is not None:
+            return self.naming(shares).freed(names)
         rests = any(self.symbols.of.get(name, name) in self.fixed for name in names)
         return self.vary() if rests and self.vary is not None else self
 

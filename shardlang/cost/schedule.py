@@ -28,7 +28,6 @@ from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.ops import Collective
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 from shardlang.source import Span
 
@@ -189,8 +188,8 @@ def _durations(report: Report, *, hbm: bool) -> list[float]:
     """Give the seconds of each step."""
     collectives = {id(cost.step): cost.time.value for cost in report.collectives}
     compute = {id(cost.step): cost for cost in report.compute}
-    peak = Formula.of(Monomial.of(report.symbols.figures["C"])).value(report.known)
-    memory = Formula.of(Monomial.of(report.symbols.figures["W_hbm"])).value(report.known)
+    peak = Formula.of(report.symbols.rate("C")).value(report.known)
+    memory = Formula.of(report.symbols.rate("W_hbm")).value(report.known)
     missing: list[str] = []
     found: list[float] = []
     for _, step in report.plan.steps():

@@ -30,7 +30,7 @@ from shardlang.cost.formula import common_factor, Formula, power
 from shardlang.cost.report import Report
 from shardlang.cost.roots import Root, Sums
 from shardlang.cost.split import best_split, Constraint, Pass, read_constraint, Split
-from shardlang.cost.symbols import Symbols
+from shardlang.cost.symbols import EFFICIENCIES, Symbols
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.source import Source, Span
@@ -85,11 +85,11 @@ def check_symbol(report: Report, name: str, more: Sequence[str] = ()) -> str:
     """
     symbols = report.symbols
     symbol = symbols.of.get(name) or symbols.figures.get(name) or name
-    if symbol in symbols.kinds or name in more:
+    if symbol in symbols.kinds or name in (*more, *EFFICIENCIES.values()):
         return symbol
     from difflib import get_close_matches  # noqa: PLC0415 (for the error alone)
 
-    known = [*symbols.of, *symbols.figures, *more]
+    known = list(dict.fromkeys((*symbols.of, *symbols.figures, *EFFICIENCIES.values(), *more)))
     near = get_close_matches(name, known, n=1)
     mistake = UnknownSymbol(name, near[0] if near else None, tuple(known))
     raise ShardlangError([Diagnostic(Source("--for", name), Span(0, len(name)), mistake)])

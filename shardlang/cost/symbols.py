@@ -22,6 +22,14 @@ Kind = Literal["dim", "axis", "hardware"]
 FIGURES = ("C", "W_ici", "W_dcn", "W_hbm")
 """The hardware figures that formulas use: FLOP/s, and bytes/s of one torus axis, DCN and HBM."""
 
+EFFICIENCIES: Mapping[str, str] = {
+    "C": "E_math",
+    "W_ici": "E_ici",
+    "W_dcn": "E_dcn",
+    "W_hbm": "E_hbm",
+}
+"""What share of a figure is had in practice, by the figure: apart from the hardware, and 1 unless set."""
+
 # What sympy's parser itself writes into the text that it evaluates, and the functions we print.
 _READER_NAMES = frozenset(
     {"Integer", "Float", "Rational", "Symbol", "Function", "Max", "Min", "floor"}
@@ -77,6 +85,17 @@ class Symbols:
     def links(self, axis: Axis) -> str:
         """Give the symbol for the number of hardware axes that an axis spans: `M_X`."""
         return self.figures[f"M_{self.of.get(axis.name, axis.name)}"]
+
+    def rate(self, figure: str) -> Monomial:
+        """Give a figure of the hardware as formulas have it: times its efficiency, where that is named."""
+        rate = Monomial.of(self.figures[figure])
+        efficiency = self.figures.get(EFFICIENCIES.get(figure, ""))
+        return rate if efficiency is None else rate * Monomial.of(efficiency)
+
+    @property
+    def efficiencies(self) -> tuple[str, ...]:
+        """The symbols of the efficiencies that formulas have."""
+        return tuple(self.figures[name] for name in EFFICIENCIES.values() if name in self.figures)
 
     @property
     def renamed(self) -> Mapping[str, str]:

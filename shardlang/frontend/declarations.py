@@ -41,7 +41,10 @@ Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
 OPTIMIZERS = ("adam", "adamw", "sgd", "adafactor", "muon", "none")
 """The optimizers that a program may name."""
 
-HARDWARE_QUANTITIES = frozenset({"C", "T_hop", "T_dcn", *FIGURES})
+EFFICIENCIES = ("E_math", "E_ici", "E_dcn", "E_hbm")
+"""Shares of hardware figures that are had in practice."""
+
+HARDWARE_QUANTITIES = frozenset({"C", "T_hop", "T_dcn", *FIGURES, *EFFICIENCIES})
 """What `--set` may give beside sizes; so are `M_<axis>`, and all of these with `_hw` behind."""
 
 

@@ -129,10 +129,11 @@ def family(key: str) -> Family:
 ORDER: Sequence[str] = (
     "maxtext_tpu7x",
     "maxtext_v6e",
+    "maxtext_v5p_recipes",
     "maxtext_v5e",
     "maxtext_v5p",
     "palm",
     "megatron_a100",
-    "megatron_replica",
+    "megatron_recompute",
     "megatron_h100",
 )

@@ -242,6 +242,8 @@ def _facts(report: Report, found: Run) -> Iterator[tuple[str, str]]:
         else:
             where = "" if found.priced == "given" else f" ({found.priced})"
             yield "price", f"{float(found.price):g} USD for a device and an hour{where}"
+    elif found.priced == "given":
+        yield "price", "--tokens says how many are paid for"
     for name in found.paces:
         if name == "mfu" and found.paces[name].seconds.value is None:
             yield STEP, f"{found.paces[name].seconds} {_head(found)[list(found.paces).index(name)]}"

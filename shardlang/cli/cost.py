@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
 from shardlang.cli.program import (
@@ -100,7 +100,9 @@ def run(arguments: Namespace) -> int:
                 "prices": by_size.prices,
                 "assumed": list(by_size.assumed),
                 "complete": by_size.complete,
-                "pieces": [{**c, **r.to_dict()} for c, r in zip(conditions, reports, strict=True)],
+                "pieces": [
+                    {**c, **_data(r, arguments)} for c, r in zip(conditions, reports, strict=True)
+                ],
             }
         )
     else:
@@ -133,20 +135,26 @@ def _training(report: Report, arguments: Namespace) -> Run | None:
     return report.run(*figures, convention=arguments.convention, measured=arguments.measured)
 
 
+def _data(report: Report, arguments: Namespace) -> dict[str, Any]:
+    """Give a report as data, with what was asked for beside it."""
+    data = report.to_dict()
+    if arguments.timeline:
+        data["schedule"] = report.schedule(hbm=arguments.hbm).to_dict()
+    if arguments.conventions:
+        data["conventions"] = report.conventions().to_dict()
+    training = _training(report, arguments)
+    if training is not None:
+        data["run"] = training.to_dict()
+    return data
+
+
 def _rendered(report: Report, arguments: Namespace) -> str:
+    if arguments.format == "json":
+        return to_json(_data(report, arguments))
     timeline = report.schedule(hbm=arguments.hbm) if arguments.timeline else None
     counts = report.conventions() if arguments.conventions else None
     training = _training(report, arguments)
     match arguments.format:
-        case "json":
-            data = report.to_dict()
-            if timeline is not None:
-                data["schedule"] = timeline.to_dict()
-            if counts is not None:
-                data["conventions"] = counts.to_dict()
-            if training is not None:
-                data["run"] = training.to_dict()
-            return to_json(data)
         case "latex":
             text, form = report.to_latex(), "latex"
         case "markdown":

@@ -14,7 +14,18 @@ from typing import Protocol
 
 from shardlang import __version__
 from shardlang.cli import arguments as options
-from shardlang.cli import check, cost, emit_jax, explain, fmt, hardware, lower, solve, verify
+from shardlang.cli import (
+    calibrate,
+    check,
+    cost,
+    emit_jax,
+    explain,
+    fmt,
+    hardware,
+    lower,
+    solve,
+    verify,
+)
 from shardlang.cli.streams import (
     complain,
     finish,
@@ -60,6 +71,7 @@ COMMANDS: tuple[Command, ...] = (
     check,
     verify,
     solve,
+    calibrate,
     fmt,
     hardware,
 )

@@ -31,7 +31,7 @@ from shardlang.cost.bound import batch_of
 from shardlang.cost.flops import split_axes
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import ComputeCost, Quantity
-from shardlang.ir.ops import Einsum, Map
+from shardlang.ir.ops import Einsum, Map, Rename
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Dim, Tensor
@@ -422,11 +422,17 @@ def _size(report: Report, dim: Dim) -> Fraction | None:
 def _tokens(report: Report, values: Values) -> Monomial | None:
     """Give the tokens of a step: the dims of the first activation that meets a weight, and no weight has.
 
-    Of the program's inputs, if they have such dims: keys may have positions of their own.
+    Dims that are other names of an input's (the positions of keys) are passed over.
     """
     plan, symbols = report.plan, report.symbols
     batch = batch_of(plan, symbols).dims
     owned = {dim for tensor in plan.parameters for dim in tensor.dims}
+    other = {
+        dim
+        for step in plan.forward
+        if isinstance(step.op, Rename)
+        for dim in set(step.output.tensor.dims).difference(step.inputs[0].tensor.dims)
+    }
     for step in plan.forward:
         operands = values.operands(step)
         met = [values.is_weight(number) for number in operands]
@@ -439,6 +445,6 @@ def _tokens(report: Report, values: Values) -> Monomial | None:
                 if dim not in owned
             }
             names = {symbols.of[dim.name] for dim in dims if dim.name in symbols.of}
-            if names and names <= batch:
+            if names and names <= batch and not dims & other:
                 return Monomial.of(*names)
     return Monomial.of(*batch) if batch else None

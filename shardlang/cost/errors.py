@@ -174,3 +174,84 @@ class UnknownConvention(Mistake):
     def hint(self) -> str:
         """List the names."""
         return f"there are {', '.join(self.known)}"
+
+
+@dataclass(frozen=True)
+class BadTable(Mistake):
+    """A table of measured runs that is no TOML or CSV, or has no runs."""
+
+    code: ClassVar[str] = "SH534"
+    title: ClassVar[str] = "bad table of runs"
+
+    why: str
+
+    def message(self) -> str:
+        """Say what is wrong with it."""
+        return f"this is no table of runs: {self.why}"
+
+    def hint(self) -> str:
+        """Show the two forms."""
+        return (
+            'a TOML file has [[run]] with program = "x.shd", seconds = 1.5, set = {B = 1024};'
+            " a CSV file has columns program, seconds, B"
+        )
+
+
+@dataclass(frozen=True)
+class BadEntry(Mistake):
+    """A run of a table with a key that is missing, unknown or of no sense."""
+
+    code: ClassVar[str] = "SH535"
+    title: ClassVar[str] = "bad run"
+
+    run: str
+    why: str
+    advice: str | None = None
+
+    def message(self) -> str:
+        """Say which run, and what is wrong."""
+        return f"{self.run}: {self.why}"
+
+    def hint(self) -> str | None:
+        """Say what to do about it."""
+        return self.advice
+
+
+@dataclass(frozen=True)
+class TooFewRuns(Mistake):
+    """Fewer runs than there is to fit."""
+
+    code: ClassVar[str] = "SH536"
+    title: ClassVar[str] = "too few runs"
+
+    runs: int
+    names: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say how many there are of each."""
+        many = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return f"{many} can't tell {len(self.names)} figures: {', '.join(self.names)}"
+
+    def hint(self) -> str:
+        """Say what would do."""
+        return "add runs, or fit fewer: --fit E_math"
+
+
+@dataclass(frozen=True)
+class NotFitted(Mistake):
+    """`--fit Q` where Q is nothing that can be fitted, or that some run has no formula with."""
+
+    code: ClassVar[str] = "SH537"
+    title: ClassVar[str] = "not to be fitted"
+
+    name: str
+    why: str
+    advice: str
+
+    def message(self) -> str:
+        """Say which name, and why."""
+        return f"'{self.name}' can't be fitted: {self.why}"
+
+    def hint(self) -> str:
+        """Say what can be."""
+        return self.advice

@@ -111,7 +111,7 @@ def flops_table() -> Iterator[str]:
 
 def times_table(each: Family) -> Iterator[str]:
     """List a family's times."""
-    head = ("run", "T_overlapped", "T_serial", "scheduled", "estimate", "measured", "/bound", "/est.")
+    head = ("run", "T_overlapped", "T_serial", "scheduled", "estimate", "measured", "over bound", "over est.")
     rows = (
         (
             result.run.name,
@@ -130,7 +130,7 @@ def _columns(result: Result) -> tuple[float, ...]:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.3g}" if value < 10 else f"{value:.1f}"
+    return f"{value:.3f}" if value < 10 else f"{value:.2f}"
 
 
 def nccl_table() -> Iterator[str]:

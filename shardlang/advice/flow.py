@@ -225,7 +225,8 @@ class Flow:
     def price(self, step: Step) -> Formula:
         """Give the bytes of a step, as `cost --model` has them."""
         if step not in self._prices:
-            made = priced(step, MODELS[self.prices], self.mesh).substitute(self.known)
+            made = priced(step, MODELS[self.prices], self.mesh) * step.times
+            made = made.substitute(self.known)
             self._prices[step] = made
         return self._prices[step]
 
@@ -447,7 +448,7 @@ def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
 def bytes_of(plan: Plan, steps: Iterable[Step], model: str, *, numbers: bool = True) -> Formula:
     """Add up the bytes of steps in a model's name, with a plan's sizes put in if `numbers`."""
     mesh = Mesh(tuple(info for info in plan.program.mesh.axes if info.size != 1))
-    total = Formula.sum(priced(step, MODELS[model], mesh) for step in steps)
+    total = Formula.sum(priced(step, MODELS[model], mesh) * step.times for step in steps)
     if not numbers:
         return total
     sizes = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}

@@ -10,6 +10,7 @@ from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import Quantity
 from shardlang.cost.report import MEMORY, PASSES, Report, TOTALS
+from shardlang.ir.plan import Step
 from shardlang.ir.types import Array
 
 LABELS = {
@@ -57,7 +58,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(
             (
                 cost.pass_,
-                f"{cost.op} over {', '.join(cost.axes)}",
+                f"{cost.op} over {', '.join(cost.axes)}{_times(cost.step)}",
                 cost.step.inputs[0],
                 cost.step.output,
                 cost.bytes.formula,
@@ -110,6 +111,10 @@ def blocks(report: Report) -> Iterator[Block]:
         )
     if report.warnings:
         yield Block("Warnings", notes=report.warnings)
+
+
+def _times(step: Step) -> str:
+    return "" if step.loop is None else f", in each of {step.loop.dim} layers"
 
 
 def _row(key: str, quantity: Quantity, unit: str) -> tuple[Cell, ...]:

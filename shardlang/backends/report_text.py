@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from shardlang.backends.units import amount, count, si, UNITS
 from shardlang.cost.models import LATENCIES
 from shardlang.cost.report import PASSES, Report
+from shardlang.ir.plan import Step
 from shardlang.ir.printer import found, notes
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ class _Printer:
             yield self.head("No collectives")
             return
         wide = self.width >= 120
-        yield self.head("Collectives") + "  (* on the critical path)"
+        looped = ", × in each layer" if any(cost.step.loop for cost in costs) else ""
+        yield self.head("Collectives") + f"  (* on the critical path{looped})"
         title = ["", "", "", "bytes", "", "time", "why" if wide else ""]
         rows = [title]
         for cost in costs:
@@ -187,7 +189,7 @@ class _Printer:
                 [
                     "*" if cost.step.critical else " ",
                     cost.pass_,
-                    f"{move} {cost.tensor}",
+                    f"{move} {cost.tensor}{_times(cost.step)}",
                     str(cost.bytes),
                     amount(cost.bytes, "B"),
                     amount(cost.time, "s") or str(cost.time),
@@ -292,6 +294,11 @@ class _Printer:
             yield ""
             for number, line in enumerate(wrap(f"warning: {warning}", self.width - 2)):
                 yield line if number == 0 else f"  {line}"
+
+
+def _times(step: Step) -> str:
+    """Say in how many layers a step is done, where it is one of a block."""
+    return "" if step.loop is None else f" × {step.loop.dim}"
 
 
 def _subscript(axes: Sequence[str]) -> str:

@@ -143,7 +143,7 @@ def open_plans(program: Program, arguments: Namespace) -> Piecewise | None:
     Raises `ShardlangError` where a program is beyond what can be answered for.
     """
     open_sizes = [info.size for info in (*program.mesh.axes, *program.dims) if info.size is None]
-    if arguments.strategy != "optimal" or not open_sizes:
+    if arguments.strategy != "optimal" or not open_sizes or program.blocks:
         return None
     if arguments.objective not in (None, "bytes") or arguments.memory_limit is not None:
         return None

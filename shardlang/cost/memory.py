@@ -11,6 +11,8 @@
 - total: the sum, which holds each byte once. No allocator keeps all five at their largest at the
   same moment, so that it is a bound from above on what these five need.
 
+What each layer of a block has counts once a layer; gathered copies are alive in one layer at a time.
+
 A value under another name (a copy in the same layout, or new names for dims) takes no memory of its
 own: it is the value that it stands for.
 """
@@ -25,8 +27,10 @@ from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes, local_elements
 from shardlang.ir.ops import AllGather, Coefficient, Linear, Rename
 from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
+from shardlang.passes.unroll import unroll_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,6 @@ OPTIMIZERS: Mapping[str, Callable[[Array], Formula]] = {
 copy (12), momentum, lion and muon one f32 moment (4), adafactor f32 rows and columns, sgd nothing."""
 
 
-def _add(arrays: Iterable[Array]) -> Formula:
-    return Formula.of(*(local_bytes(array) for array in arrays))
-
-
 class Storage:
     """Which array a value is stored as: itself, or the one that it is another name of."""
 
@@ -114,6 +114,61 @@ def _is_another_name(step: Step) -> bool:
             return value == 1 and not constant and alike and same_type
         case _:
             return False
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A plan with no blocks that takes the memory of one with blocks: with its first and last layers.
+
+    A block of more than `SHOWN` layers, or of a number that is not known, is written out as that many
+    and one that stands for all the others between them. `counts` says of the values of that one how
+    many there are.
+    """
+
+    plan: Plan
+    counts: Mapping[str, Formula]
+
+    @staticmethod
+    def of(plan: Plan, *, any_size: bool = False) -> Layers:
+        """Write the blocks of a plan out; with `any_size` as if no number of layers were known."""
+        blocks = {block.number: block for block in plan.program.blocks}
+        if not blocks:
+            return Layers(plan, {})
+        known = plan.program.sizes.known
+        short = () if any_size else short_blocks(plan)
+        sizes = {b.number: known[b.dim.name] if b in short else SHOWN + 1 for b in blocks.values()}
+        long = {number for number, block in blocks.items() if block not in short}
+        found = unroll_plan(plan, sizes)
+        counts = {
+            name: Formula.of(Monomial.of(blocks[number].dim.name), Monomial(Fraction(-SHOWN)))
+            for name, (number, layer) in found.layers.items()
+            if number in long and layer == SHOWN // 2
+        }
+        return Layers(found.plan, counts)
+
+    def bytes(self, array: Array) -> Formula:
+        """Give the bytes of all that an array stands for."""
+        size = local_bytes(array)
+        count = self.counts.get(array.name)
+        return Formula.of(size) if count is None else count * size
+
+    def add(self, arrays: Iterable[Array]) -> Formula:
+        """Add up the bytes of all that arrays stand for."""
+        return Formula.sum(self.bytes(array) for array in arrays)
+
+
+def short_blocks(plan: Plan) -> tuple[Block, ...]:
+    """Give the blocks of at most `SHOWN` layers, which are written out as they are."""
+    known = plan.program.sizes.known
+    return tuple(b for b in plan.program.blocks if 1 <= known.get(b.dim.name, 0) <= SHOWN)
+
+
+SHOWN = 4
+"""How many layers of a long block are looked at one by one: the first two and the last two.
+
+What is held while a layer runs changes evenly from one to the next, so that it is largest in one of
+these: inputs of layers to come become fewer, outputs of layers that have run more.
+"""
 
 
 def kept_for_backward(plan: Plan, storage: Storage) -> list[Array]:
@@ -154,18 +209,26 @@ def peak(
     start: Iterable[Array],
     counts: Callable[[Step], bool],
     storage: Storage,
+    layers: Layers | None = None,
 ) -> Formula:
-    """Give the most that counted results and `start` take at once in one pass over the steps."""
+    """Give the most that counted results and `start` take at once in one pass over the steps.
+
+    What stands for many layers' values counts for one, but for what is there from the start or to the
+    end.
+    """
     alive: set[Array] = set()
     held: dict[Powers, Fraction] = {}  # the bytes alive, kept up to date
+    start, ends = tuple(start), tuple(ends)
+    many = {array.name for array in (*start, *ends)} if layers is not None else set[str]()
 
     def change(array: Array, sign: int) -> None:
-        size = local_bytes(array)
-        total = held.get(size.powers, Fraction(0)) + sign * size.coefficient
-        if total:
-            held[size.powers] = total
-        else:
-            held.pop(size.powers, None)
+        several = layers is not None and array.name in many
+        for size in layers.bytes(array).terms if layers and several else (local_bytes(array),):
+            total = held.get(size.powers, Fraction(0)) + sign * size.coefficient
+            if total:
+                held[size.powers] = total
+            else:
+                held.pop(size.powers, None)
 
     def snapshot() -> Formula:
         return Formula.of(*(Monomial(number, powers) for powers, number in held.items()))
@@ -178,7 +241,8 @@ def peak(
         if counts(step) and step.output not in alive and step.output not in storage.same:
             alive.add(step.output)
             change(step.output, 1)
-            most.append(snapshot())
+            if layers is None or step.output.name not in layers.counts:
+                most.append(snapshot())
         for array in done:
             if array in alive:
                 alive.remove(array)
@@ -186,38 +250,51 @@ def peak(
     return Formula.largest(most)
 
 
-def memory(plan: Plan) -> MemoryFormulas:
-    """Add up the memory of one device, in the plan's own names."""
-    weights = [leaf.array for leaf in plan.program.leaves if leaf.kind == "param"]
-    storage = Storage(plan)
+def memory(plan: Plan, *, any_size: bool = False) -> MemoryFormulas:
+    """Add up the memory of one device, in the plan's own names.
+
+    With few layers the formulas rest on how many they are, but for `any_size`: they then hold for any
+    number, and may be too large for fewer than four layers.
+    """
+    weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
+    times = {leaf.array.tensor: leaf.times for leaf in weights}
+    gradients = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
+    copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]
+    state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
+    activations, gathered = _working(Layers.of(plan, any_size=any_size))
+    return MemoryFormulas(
+        parameters=Formula.of(*(local_bytes(leaf.array) * leaf.times for leaf in weights)),
+        gradients=Formula.of(*(local_bytes(a) * n for a, n in zip(gradients, copies, strict=True))),
+        optimizer=Formula.sum(state(leaf.array) * leaf.times for leaf in weights)
+        if state
+        else Formula(),
+        activations=activations,
+        gathered_peak=gathered,
+    )
+
+
+def _working(layers: Layers) -> tuple[Formula, Formula]:
+    """Give the bytes of activations, and the peak of gathered copies."""
+    plan, storage = layers.plan, Storage(layers.plan)
     kept = kept_for_backward(plan, storage)
     held = set(kept)
 
     def gathered(step: Step) -> bool:
         return isinstance(step.op, AllGather) and step.output not in held
 
+    ends = [g.gradient for g in plan.gradients]
     peaks = [
-        peak(plan.forward, plan.outputs, (), gathered, storage),
-        peak(plan.backward, (g.gradient for g in plan.gradients), (), gathered, storage),
+        peak(plan.forward, plan.outputs, (), gathered, storage, layers),
+        peak(plan.backward, ends, (), gathered, storage, layers),
     ]
-    if not plan.backward:
-        parameters = plan.parameters
-        inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
+    if plan.backward:
+        return layers.add(kept), Formula.largest(peaks)
+    parameters = plan.parameters
+    inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind != "param"]
 
-        def value(step: Step) -> bool:
-            made = isinstance(step.op, AllGather)
-            return not made and step.output.tensor not in parameters
+    def value(step: Step) -> bool:
+        made = isinstance(step.op, AllGather)
+        return not made and step.output.tensor not in parameters
 
-        activations = peak(plan.forward, plan.outputs, inputs, value, storage)
-    else:
-        activations = _add(kept)
-    trained = {leaf.tensor for leaf in weights}
-    gradients = [g.gradient for g in plan.gradients if g.leaf.tensor in trained]
-    state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
-    return MemoryFormulas(
-        parameters=_add(weights),
-        gradients=_add(gradients) if plan.backward else Formula(),
-        optimizer=Formula.sum(state(weight) for weight in weights) if state else Formula(),
-        activations=activations,
-        gathered_peak=Formula.largest(peaks),
-    )
+    activations = peak(plan.forward, plan.outputs, inputs, value, storage, layers)
+    return activations, Formula.largest(peaks)

@@ -20,7 +20,7 @@ from shardlang.cost.flops import counts, flops
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS
+from shardlang.cost.memory import memory, MemoryFormulas, OPTIMIZERS, short_blocks
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -277,7 +277,8 @@ class Pricing:
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
-        return CollectiveCost(pass_, step, self.quantity(sent), self.quantity(time))
+        times = name(step.times)
+        return CollectiveCost(pass_, step, self.quantity(sent * times), self.quantity(time * times))
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -295,7 +296,7 @@ class Pricing:
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step."""
-        work = Formula.of(self.symbols.monomial(flops(step)))
+        work = Formula.of(self.symbols.monomial(flops(step))) * self.symbols.monomial(step.times)
         return ComputeCost(pass_, step, self.quantity(work), counts(step, pass_))
 
     # --- the whole ---
@@ -325,7 +326,7 @@ class Pricing:
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        held = Memory(self.memory(memory(self.plan)))
+        held = Memory(self.memory(memory(self.plan, any_size=self.any_size or self.resized())))
         self.check(totals, held)
         return Report(
             plan=self.plan,
@@ -344,7 +345,9 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            vary=partial(self.again, more=(), free=True) if self.wiring.inside else None,
+            vary=partial(self.again, more=(), free=True)
+            if self.wiring.inside or self.short()
+            else None,
             naming=self.again,
             groups=groups,
         )
@@ -483,10 +486,27 @@ class Pricing:
             yield "AllReduces add up in the chips; --set in_network=1 lets a node's switch add up"
 
     def fixed(self) -> frozenset[str]:
-        """Give the axes, as symbols, whose sizes the formulas rest on."""
-        if not self.exact and not self.wiring.strands:
+        """Give the axes and layers, as symbols, whose sizes the formulas rest on."""
+        found = self.short()
+        if self.exact or self.wiring.strands:
+            found |= {self.symbols.of[axis.name] for axis in self.wiring.fixed}
+        return found
+
+    def resized(self) -> bool:
+        """Say whether a block has another number of layers than in the program."""
+        sizes = self.plan.program.sizes.known
+        symbols = {b.dim.name: self.symbols.of.get(b.dim.name) for b in self.plan.program.blocks}
+        return any(
+            name in sizes and symbol is not None and self.known.get(symbol) != sizes[name]
+            for name, symbol in symbols.items()
+        )
+
+    def short(self) -> frozenset[str]:
+        """Give what counts the layers of blocks of so few that memory rests on how many they are."""
+        if self.any_size:
             return frozenset()
-        return frozenset(self.symbols.of[axis.name] for axis in self.wiring.fixed)
+        names = (block.dim.name for block in short_blocks(self.plan))
+        return frozenset(self.symbols.of[name] for name in names if name in self.symbols.of)
 
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""

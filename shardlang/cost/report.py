@@ -24,7 +24,7 @@ from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quant
 from shardlang.cost.symbols import EFFICIENCIES, Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.slices import split_shape
-from shardlang.ir.plan import Plan
+from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
@@ -166,11 +166,17 @@ class Report:
                     "time": _entry(cost.time, "seconds"),
                     "critical": cost.step.critical,
                     "reason": cost.step.reason,
+                    **_loop(cost.step),
                 }
                 for cost in self.collectives
             ],
             "compute": [
-                {"pass": cost.pass_, "einsum": cost.einsum, "flops": _entry(cost.flops)}
+                {
+                    "pass": cost.pass_,
+                    "einsum": cost.einsum,
+                    "flops": _entry(cost.flops),
+                    **_loop(cost.step),
+                }
                 for cost in self.compute
             ],
             "totals": {
@@ -302,6 +308,11 @@ class Report:
             return self.naming(shares).freed(names)
         rests = any(self.symbols.of.get(name, name) in self.fixed for name in names)
         return self.vary() if rests and self.vary is not None else self
+
+
+def _loop(step: Step) -> dict[str, str]:
+    """Name the dim that counts the layers, of a step that each of them does."""
+    return {} if step.loop is None else {"loop": step.loop.dim.name}
 
 
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:

@@ -10,7 +10,7 @@ Since some lane is busy at every moment, no schedule takes longer than all steps
 every lane has its work to do, none is shorter than T_overlapped. Gathers of parameters wait for nothing but the network, so
 that they are prefetched as early as it allows, whatever memory that takes. Elementwise steps take no
 time: they are fused into others. With `hbm`, a contraction takes at least as long as reading its operands
-and writing its result (the HBM roofline).
+and writing its result (the HBM roofline). The layers of a block come one after the other.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from typing import Any, TYPE_CHECKING
 from shardlang.cost.errors import NotScheduled
 from shardlang.cost.formula import Formula
 from shardlang.cost.local import local_bytes
+from shardlang.cost.symbols import literal_size
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.ir.ops import Collective
-from shardlang.ir.plan import Pass, Step
+from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Array
+from shardlang.passes.unroll import unroll_plan
 from shardlang.source import Span
 
 if TYPE_CHECKING:
@@ -110,10 +112,10 @@ def schedule(report: Report, *, hbm: bool = False) -> Timeline:
 
     Raises `ShardlangError` (SH525) where one is missing.
     """
-    steps = list(report.plan.steps())
-    seconds = _durations(report, hbm=hbm)
+    plan, seconds = _written_out(report, _durations(report, hbm=hbm))
+    steps = list(plan.steps())
     lanes = _lanes(report)
-    needs = _needs(report, [step for _, step in steps])
+    needs = _needs(plan, [step for _, step in steps])
     readers: list[list[int]] = [[] for _ in steps]
     for index, own in enumerate(needs):
         for source in own:
@@ -137,6 +139,34 @@ def schedule(report: Report, *, hbm: bool = False) -> Timeline:
     ]
     events.sort(key=lambda event: (event.start, event.end))
     return Timeline(lanes, tuple(events), max((event.end for event in events), default=0.0))
+
+
+MOST_STEPS = 1500
+"""Up to so many steps, each layer of a block is scheduled by itself; beyond, several together."""
+
+
+def _written_out(report: Report, seconds: list[float]) -> tuple[Plan, list[float]]:
+    """Write the blocks of a plan out, with the time of each step.
+
+    Where there are too many layers, several are taken as one whose steps take as long as theirs.
+    """
+    plan = report.plan
+    blocks = plan.program.blocks
+    if not blocks:
+        return plan, seconds
+    body = sum(step.loop is not None for _, step in plan.steps())
+    most = max(1, MOST_STEPS // max(body, 1))
+    counts: dict[int, int] = {}
+    for block in blocks:
+        name = block.dim.name
+        size = literal_size(name) or int(report.known[report.symbols.of[name]])
+        counts[block.number] = min(size, most)
+    found = unroll_plan(plan, counts)
+    each = {
+        id(step): time / (1 if step.loop is None else counts[step.loop.number])
+        for (_, step), time in zip(plan.steps(), seconds, strict=True)
+    }
+    return found.plan, [0.0 if step is None else each[id(step)] for step in found.origins]
 
 
 def _run(
@@ -227,7 +257,8 @@ def _moved(report: Report, step: Step) -> Fraction | None:
         if size is None:
             return None
         total += size
-    return total
+    times = Formula.of(report.symbols.monomial(step.times)).value(report.known)
+    return None if times is None else total * times
 
 
 def _lanes(report: Report) -> tuple[str, ...]:
@@ -246,16 +277,16 @@ def _place(report: Report, step: Step, lanes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis.name for axis in step.op.axes if axis.name in lanes)
 
 
-def _needs(report: Report, steps: Sequence[Step]) -> list[set[int]]:
+def _needs(plan: Plan, steps: Sequence[Step]) -> list[set[int]]:
     """Give, for each step, the steps that make what it reads."""
     maker: dict[Array, int] = {}
-    given = set(report.plan.cotangents)
+    given = set(plan.cotangents)
     ends: set[int] = set()
     found: list[set[int]] = []
-    forward = len(report.plan.forward)
+    forward = len(plan.forward)
     for index, step in enumerate(steps):
         if index == forward:
-            ends = {maker[a] for a in report.plan.outputs if a in maker}
+            ends = {maker[a] for a in plan.outputs if a in maker}
         own = {maker[array] for array in step.inputs if array in maker}
         if given.intersection(step.inputs):
             own |= ends

@@ -125,6 +125,7 @@ def dims_and_axes(plan: Plan) -> tuple[list[str], list[AxisInfo], bool]:
     for _, step in plan.steps():
         for axis in getattr(step.op, "axes", ()):
             infos.setdefault(axis, AxisInfo(axis))
+    names.update((block.dim.name, None) for block in plan.program.blocks)
     dims = [name for name in names if literal_size(name) is None]
     return dims, list(infos.values()), len(dims) < len(names)
 

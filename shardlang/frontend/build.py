@@ -37,6 +37,7 @@ from shardlang.frontend.syntax import (
     AxisNote,
     Binary,
     Call,
+    CarryDecl,
     Definition,
     DimDecl,
     DimRef,
@@ -45,6 +46,7 @@ from shardlang.frontend.syntax import (
     Expr,
     HardwareDecl,
     Item,
+    Layers,
     LeafDecl,
     Marker,
     MeshDecl,
@@ -562,6 +564,31 @@ class Builder:
             "forward" if parts[0].type == "FORWARD" else "backward"
         )
         return Section(name, _span(parts[0]).join(_span(parts[1])))
+
+    def layers(self, parts: list[Token | _Name | _Size | CarryDecl]) -> Layers:
+        """Read `layers L:`, `layers L=80:`, `layers 80:`, `layers L, x2 -> x:`."""
+        head = parts[1]
+        size: DimDecl | None = None
+        if isinstance(head, _Name):
+            dim = head.joined()
+        else:
+            number = _token(head)
+            count = _exact(number)
+            if count.denominator != 1 or count < 1:
+                problem = f"a block has a whole number of layers, not {shown(str(number))}"
+                raise FormError(_span(number), WrongSize(problem))
+            dim = Word(str(count.numerator), _span(number))
+        for part in parts:
+            if isinstance(part, _Size):
+                size = DimDecl(dim, part.expr, part.names, dim.span.join(part.span), part.written)
+        carries = tuple(part for part in parts if isinstance(part, CarryDecl))
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return Layers(dim, size, carries, span)
+
+    def carry(self, parts: tuple[_Name, Token, _Name]) -> CarryDecl:
+        """Read `x2 -> x`."""
+        made, _, read = parts
+        return CarryDecl(made.joined(), read.joined(), made.span.join(read.span))
 
     def mesh(self, parts: list[Token | AxisDecl]) -> MeshDecl:
         """Read `mesh X=16, Y=4`."""

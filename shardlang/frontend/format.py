@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Reporter
+from shardlang.frontend import blocks
 from shardlang.frontend.build import HEADS, RENAME
 from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
@@ -20,6 +21,7 @@ from shardlang.frontend.syntax import (
     AxisDecl,
     Binary,
     Call,
+    CarryDecl,
     Comment,
     Definition,
     DimRef,
@@ -29,6 +31,7 @@ from shardlang.frontend.syntax import (
     File,
     HardwareDecl,
     Item,
+    Layers,
     LeafDecl,
     Marker,
     MeshDecl,
@@ -101,14 +104,15 @@ class _Layout:
         rows: list[_Row] = []
         comments = list(reversed(self._tree.comments))
         inside = False
-        for item in self._tree.items:
+        for block, item in blocks.inside(self._tree.items):
             header = isinstance(item, Section)
-            indent = 2 if inside and not header else 0
+            margin = 2 if inside else 0
+            indent = 0 if header else margin + (2 if block is not None else 0)
             above: list[Comment] = []
             while comments and comments[-1].span.start < item.span.end:
                 above.append(comments.pop())
             behind = self._behind(item, comments)
-            rows += self._comments(above, 2 if inside else 0, item)
+            rows += self._comments(above, margin if header else indent, item)
             first, last = self._lines(item.span)
             if behind is not None:
                 last = self._lines(behind.span)[1]
@@ -218,6 +222,9 @@ class _Spelling:
                 return "save " + ", ".join(name.text for name in names)
             case Section(name):
                 return f"{name}:"
+            case Layers(dim, size, carries):
+                head = dim.text if size is None else f"{dim.text}={size.written}"
+                return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
@@ -327,6 +334,10 @@ class _Spelling:
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"
+
+
+def _carry(carry: CarryDecl) -> str:
+    return f"{carry.exit.text} -> {carry.entry.text}"
 
 
 def _reads(word: str, axes: AbstractSet[str]) -> bool:

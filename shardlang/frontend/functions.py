@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import errors, expression_errors
+from shardlang.frontend import block_errors, errors, expression_errors
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.syntax import Call, TensorRef, Word
@@ -193,11 +193,23 @@ class Functions:
         if uses is None:
             return None
         (use,) = uses
+        layers = self._layers(call)
+        if layers is not None:
+            return Pending(Reduce("sum", (layers,)), uses, use.tensor.dims, call.span)
         dims = self._along(call, use, want)
         if dims is None:
             return None
         kept = tuple(dim for dim in use.tensor.dims if dim not in dims)
         return Pending(Reduce(REDUCTIONS[head], dims), uses, kept, call.span)
+
+    def _layers(self, call: Call) -> Dim | None:
+        """Give the dim of a block, where a line of it adds something up over its layers."""
+        scope, words = self.expressions.values.scope, call.subscript or ()
+        if scope is None or call.head.text != "sum" or [w.text for w in words] != [scope.dim.name]:
+            return None
+        if not self.expressions.values.explicit:
+            self.reporter.report(call.span, block_errors.SumOfLayers(scope.dim.name))
+        return scope.dim
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""

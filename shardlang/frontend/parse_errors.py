@@ -226,6 +226,7 @@ DECLARATIONS = {
     "save": "what is kept is declared as `save Tmp` or `save all`",
     "forward": "a section starts with `forward:` alone on a line",
     "backward": "a section starts with `backward:` alone on a line",
+    "layers": "a block starts with `layers L:` alone on a line, and its lines are indented",
 }
 """The form of each declaration, by its first word."""
 
@@ -377,6 +378,79 @@ class HeaderNotAlone(Mistake):
     def hint(self) -> str | None:
         """Say where the statement goes."""
         return "put the statement on the next line"
+
+
+@dataclass(frozen=True)
+class EmptyBlock(Mistake):
+    """`layers L:` with no indented line below it."""
+
+    code: ClassVar[str] = "SH119"
+    title: ClassVar[str] = "a block without lines"
+
+    name: str
+
+    def message(self) -> str:
+        """Name the block."""
+        return f"`layers {self.name}:` has no lines: those that it repeats are indented below it"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "indent the lines of the block, all alike"
+
+
+@dataclass(frozen=True)
+class WrongIndent(Mistake):
+    """A line of a block that is indented otherwise than the block's first line."""
+
+    code: ClassVar[str] = "SH120"
+    title: ClassVar[str] = "another indentation"
+
+    name: str
+
+    def message(self) -> str:
+        """Say which lines differ."""
+        return f"this line is indented otherwise than the first line of `layers {self.name}:`"
+
+    def hint(self) -> str | None:
+        """Say what ends a block."""
+        return "indent all lines of a block alike; a line as far left as its head ends it"
+
+
+@dataclass(frozen=True)
+class NestedBlock(Mistake):
+    """`layers M:` among the lines of `layers L:`."""
+
+    code: ClassVar[str] = "SH121"
+    title: ClassVar[str] = "a block within a block"
+
+    inner: str
+    outer: str
+
+    def message(self) -> str:
+        """Name both."""
+        return f"`layers {self.inner}:` stands within `layers {self.outer}:`; blocks don't nest"
+
+    def hint(self) -> str | None:
+        """Say what can be done."""
+        return "write one block after the other, or the inner one's lines out"
+
+
+@dataclass(frozen=True)
+class NotInBlock(Mistake):
+    """`param W: [D, F]` or `backward:` among the lines of a block."""
+
+    code: ClassVar[str] = "SH122"
+    title: ClassVar[str] = "not a line of a block"
+
+    name: str
+
+    def message(self) -> str:
+        """Say what may stand there."""
+        return f"only definitions may stand within `layers {self.name}:`"
+
+    def hint(self) -> str | None:
+        """Say where it goes."""
+        return "write this line before the block, not indented"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import cast, TYPE_CHECKING
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from shardlang.diagnostics import Label, Reporter, ShardlangError
+from shardlang.frontend.blocks import nested
 from shardlang.frontend.build import Builder, FormError, reading_at
 from shardlang.frontend.files import read_source
 from shardlang.frontend.grammar import grammar_text, load_parser
@@ -101,6 +102,7 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
     """
     chunks, comments = split(source.text)
     items: list[Item] = []
+    starts: list[int] = []
     if len(chunks) > MAX_STATEMENTS:
         at = chunks[MAX_STATEMENTS].start
         reporter.report(Span(at, at), TooLong("the program has", MAX_STATEMENTS, "statements"))
@@ -116,11 +118,13 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
                 head = _attempt(source.text, cut[0])
                 if not isinstance(head, FormError):
                     items.append(head)
+                    starts.append(chunk.start)
                     continue
                 item = head
             read_here = chunk if cut is None else cut[0]
             good, wrong = _one_by_one(source.text, read_here)
             items += good
+            starts += [chunk.start] * len(good)
             for each in wrong or [item]:
                 reporter.report(each.span, each.mistake, each.labels)
                 mistakes += 1
@@ -132,7 +136,8 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
                 break
         else:
             items.append(item)
-    return File(tuple(items), comments)
+            starts.append(chunk.start)
+    return File(nested(source, items, starts, reporter), comments)
 
 
 def _one_by_one(text: str, chunk: Chunk) -> tuple[list[Item], list[FormError]]:

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
-from shardlang.frontend import declaration_errors, declarations, errors, expression_errors
+from shardlang.frontend import (
+    blocks,
+    declaration_errors,
+    declarations,
+    errors,
+    expression_errors,
+    scopes,
+)
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
 from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
@@ -35,6 +42,7 @@ from shardlang.frontend.syntax import (
     File,
     HardwareDecl,
     Item,
+    Layers,
     LeafDecl,
     SaveDecl,
     Section,
@@ -84,7 +92,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     """Give the program that a tree means, with gaps in the text that it was read from."""
     reporter = Reporter(source)
     _refuse_pipelines(file.items, reporter)
-    items = file.items
+    items = blocks.with_sizes(file.items)
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
@@ -99,7 +107,13 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         items,
         () if line is None else line.axes,
         axis_names,
-        dict.fromkeys((*(dim for found in mentions for dim in found.dims), *_renamed_to(items))),
+        dict.fromkeys(
+            (
+                *(dim for found in mentions for dim in found.dims),
+                *_renamed_to(items),
+                *scopes.loop_dims(items),
+            )
+        ),
         overrides,
         (reporter, reporter if line is None else line.reporter),
     )
@@ -206,6 +220,8 @@ def _save(items: Sequence[Item], values: Values) -> Save:
         if word.text in weights or word.text in values.poisoned:
             continue
         mistake = None
+        if any(word.text in inner for inner in values.scopes.inner.values()):
+            continue
         if word.text not in values.entries:
             mistake = declaration_errors.UnknownSaved(word.text, values.known())
         elif word.text in values.leaves or everything:
@@ -235,10 +251,14 @@ class _Lines:
 
         A line that leaves a value in the layout that it has is an error where no line does more.
         """
-        for item in items:
+        for place, (block, item) in enumerate(blocks.inside(items)):
+            if self.values.scope is not None and block is None:
+                scopes.leave(self.values)
             match item:
                 case Section():
                     self._section(item)
+                case Layers():
+                    scopes.enter(self.values, item, items[place + 1 : place + 1 + item.length])
                 case LeafDecl():
                     for ref in item.tensors:
                         self.values.declare_leaf(item, ref)
@@ -246,6 +266,8 @@ class _Lines:
                     self._statement(item)
                 case _:
                     pass
+        if self.values.scope is not None:
+            scopes.leave(self.values)
         if len(self.idle) == len(self.values.statements):
             for span in self.idle:
                 self.reporter.report(span, expression_errors.NoEffect())
@@ -272,7 +294,7 @@ class _Lines:
             self.reporter.report(item.span, mistake)
         goal = None
         if item.target is not None:
-            goal = Goal(item.target, self.values.brackets[id(item.target)])
+            goal = Goal(item.target, self.values.goal_brackets(item.target))
         if self._define(item, goal) is None:
             self.values.give_up(goal)
 

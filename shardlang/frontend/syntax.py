@@ -256,6 +256,30 @@ class Section:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class CarryDecl:
+    """`x2 -> x` in the head of a block: the `x2` of a layer is the `x` of the next one."""
+
+    exit: Word
+    entry: Word
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The head of a block: `layers L:`, `layers L=80:`, `layers 80:`, `layers L, x2 -> x:`.
+
+    `dim` counts the layers, `size` is what a `dims` line would say of it. The next `length` items of
+    the text are the block's body.
+    """
+
+    dim: Word
+    size: DimDecl | None
+    carries: tuple[CarryDecl, ...]
+    span: Span
+    length: int = 0
+
+
 Item = (
     Definition
     | MeshDecl
@@ -266,6 +290,7 @@ Item = (
     | OptimizerDecl
     | SaveDecl
     | Section
+    | Layers
 )
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.frontend import declaration_errors, errors
+from shardlang.frontend import block_errors, declaration_errors, errors
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.renames import rename_line, Renames, Tie
+from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import Op, Rename
@@ -89,6 +90,8 @@ class Values:
         self.numbers: dict[str, int] = {}
         self.renames = Renames.of(self.items, self.brackets)
         self.ties: list[Tie] = []
+        self.scopes = Scopes.of(self.items)
+        self.scope: Scope | None = None
 
     def _look_at(self, ref: TensorRef) -> None:
         found = None if ref.dtype is None else dtype(ref.dtype, self.reporter)
@@ -225,6 +228,12 @@ class Values:
 
     def _meet(self, ref: TensorRef, name: Word) -> Entry | None:
         """Make a value of a name that is read for the first time: a leaf, or a gradient."""
+        if name.text in self.scopes.hidden and name.text not in self.declared:
+            span, block = self.scopes.hidden[name.text]
+            label = Label(span, "it is defined here")
+            self.reporter.report(ref.span, block_errors.NotVisible(name.text, block), [label])
+            self.poisoned.add(name.text)
+            return None
         base = self.gradient_of(name.text)
         if base is not None and base in self.entries:
             like = self.entries[base].tensor
@@ -255,12 +264,70 @@ class Values:
             if brackets is None:
                 self.reporter.report(ref.span, errors.BareName(name.text, ()))
             return None
-        tensor = Tensor(name.text, brackets.dims, self._dtype(name.text, self.default))
-        layout = brackets.layout(brackets.dims)
+        loop, dims = self._loop(name, kind, brackets, declared=declared)
+        tensor = Tensor(name.text, dims, self._dtype(name.text, self.default))
+        layout = brackets.layout(dims)
         entry = Entry(tensor, layout, ref.span, "leaf", layout)
         self.entries[name.text] = entry
-        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared)
+        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared, loop)
         return entry
+
+    def _loop(
+        self,
+        name: Word,
+        kind: Literal["input", "param"],
+        brackets: Brackets,
+        *,
+        declared: bool,
+    ) -> tuple[Dim | None, tuple[Dim, ...]]:
+        """Say of which layers a leaf is one of each, and give the dims of one layer's."""
+        heads = {head.dim.text for head in self.scopes.heads.values()}
+        stacked = declared and bool(brackets.dims) and brackets.dims[0].name in heads
+        first = brackets.dims[0] if stacked else None
+        block = self.scopes.stacked(name.text, first, param=kind == "param")
+        if block is None:
+            return None, brackets.dims
+        mine = self.scopes.numbers[id(block)]
+        for place, span in self.scopes.places.get(name.text, {}).items():
+            if place != mine:
+                mistake = block_errors.TwoPlaces(name.text, block.dim.text, stacked)
+                self.reporter.report(span, mistake, [Label(block.span, "the block starts here")])
+                break
+        if stacked and brackets.axes[0]:
+            mistake = block_errors.SplitLayers(name.text, block.dim.text)
+            self.reporter.report(brackets.spans[0], mistake)
+        return Dim(block.dim.text), brackets.dims[1:] if stacked else brackets.dims
+
+    def goal_brackets(self, ref: TensorRef) -> Brackets | None:
+        """Give what a result's brackets say.
+
+        With none, a value that layers hand on lives as it did before the block.
+        """
+        brackets = self.brackets[id(ref)]
+        name = "" if ref.name is None else ref.name.text
+        if brackets is not None or self.scope is None or name not in self.scope.entries:
+            return brackets
+        tensor = self.scope.entries[name]
+        home = self.entries[tensor.name].home if tensor.name in self.entries else None
+        if home is None:
+            return None
+        spans = (ref.span,) * len(tensor.dims)
+        return Brackets(tensor.dims, home.sharding, spans, home.unreduced, home.reduction)
+
+    def renewed(self, name: str, span: Span) -> Tensor:
+        """Make the next value of a name that a block hands on, under a name that nothing has."""
+        old = self.entries[name].tensor
+        tensor = Tensor(self.fresh(name), old.dims, old.dtype)
+        entry = Entry(tensor, None, span, "value", None, self.section)
+        self.entries[name] = self.entries[tensor.name] = entry
+        self.renames.written[tensor.name] = name
+        return tensor
+
+    def meet_gradient(self, name: str, span: Span) -> None:
+        """Make the gradient of a known value, where the head of a block is the first to read it."""
+        like = self.entries[name[1:]].tensor
+        tensor = Tensor(name, like.dims, self._dtype(name, like.dtype))
+        self.entries[name] = Entry(tensor, None, span, "gradient", None, self.section)
 
     def _anonymous(self, ref: TensorRef) -> Use | None:
         """Make a leaf of `bf16[D, F]`, with a name of its own."""
@@ -321,6 +388,8 @@ class Values:
             return tensor
         word, brackets = goal.ref.name, goal.brackets
         made = (op, tensors)
+        if self.scope is not None and not self.explicit and word.text in self.scope.entries:
+            return self._next(word, goal, dims)
         if self._forbidden(word, goal, made):
             return None
         if word.text in self.entries:
@@ -335,6 +404,24 @@ class Values:
         entry = Entry(tensor, layout, goal.ref.span, "value", layout, self.section, made)
         self.entries.setdefault(word.text, entry)
         return tensor if brackets is None or layout is not None else None
+
+    def _next(self, word: Word, goal: Goal, dims: Sequence[Dim]) -> Tensor | None:
+        """Make what a line of a block makes of a value that layers hand on."""
+        name, entry = word.text, self.entries[word.text]
+        if name in self.poisoned:
+            return None
+        found = tuple(dims) if goal.brackets is None else goal.brackets.dims
+        if set(found) != set(entry.tensor.dims):
+            here, there = (tuple(dim.name for dim in each) for each in (found, entry.tensor.dims))
+            label = Label(entry.span, "first written here")
+            mistake = block_errors.CarriedDims(name, here, there)
+            self.reporter.report(goal.ref.span, mistake, [label])
+            return None
+        tensor = self.renewed(name, goal.ref.span)
+        if goal.brackets is not None:
+            layout = goal.brackets.layout(tensor.dims)
+            self.entries[name].home = self.entries[name].latest = layout
+        return tensor
 
     def _shape(
         self, name: str, brackets: Brackets | None, dims: Sequence[Dim], implied: DType
@@ -355,6 +442,10 @@ class Values:
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
             return True
         entry = self.entries.get(name)
+        if entry is None and name in self.scopes.hidden:
+            label = Label(self.scopes.hidden[name][0], "defined here first")
+            self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
+            return True
         if entry is None:
             return False
         if entry.origin != "value":

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op
-from shardlang.ir.program import Program
+from shardlang.ir.ops import Collective, Compute, Op, Reduce
+from shardlang.ir.program import Block, Program
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Tensor
 from shardlang.source import Span
 
@@ -25,7 +26,8 @@ class Step:
 
     For a relayout `output` is the same tensor as the input, or a copy under another name. `rule`
     is the name of the row that asked for it and `reason` a sentence in the notation's words.
-    `critical` is set on collectives alone. `span` is the place in the text that it serves.
+    `critical` is set on collectives alone. `span` is the place in the text that it serves. A step with
+    a `loop` is one of a block's body: it is done once in each layer.
     """
 
     op: Op
@@ -35,6 +37,21 @@ class Step:
     reason: str = ""
     critical: bool = False
     span: Span | None = None
+    loop: Block | None = None
+
+    @property
+    def times(self) -> Monomial:
+        """How often it is done: once, or once in each layer of its block."""
+        return Monomial() if self.loop is None else Monomial.of(self.loop.dim.name)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether it adds its operand up over the layers of its block; the sum is there after it."""
+        return (
+            self.loop is not None
+            and isinstance(self.op, Reduce)
+            and self.op.dims == (self.loop.dim,)
+        )
 
     @property
     def is_collective(self) -> bool:

@@ -6,8 +6,9 @@ it again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from itertools import groupby
 
 from shardlang.ir.functions import FUNCTIONS
 from shardlang.ir.ops import (
@@ -29,7 +30,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Plan, Proof, Step
-from shardlang.ir.program import Leaf, Program
+from shardlang.ir.program import Block, Leaf, Program
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, promote, subscript
 
@@ -201,6 +202,7 @@ def _leaves_needed(program: Program) -> bool:
         leaf.declared
         or leaf.array.tensor.dtype != program.dtype
         or (leaf.kind == "param") != leaf.array.name.startswith("W")
+        or (leaf.loop is not None and leaf.kind != "param")
         for leaf in program.leaves
     )
 
@@ -208,7 +210,10 @@ def _leaves_needed(program: Program) -> bool:
 def _leaf(leaf: Leaf, program: Program) -> str:
     tensor = leaf.array.tensor
     dtype = "" if tensor.dtype == program.dtype else str(tensor.dtype)
-    return f"{leaf.kind} {tensor.name}: {dtype}{str(leaf.array)[len(tensor.name) :]}"
+    brackets = str(leaf.array)[len(tensor.name) :]
+    if leaf.loop is not None:
+        brackets = f"[{leaf.loop}{', ' if tensor.dims else ''}{brackets[1:]}"
+    return f"{leaf.kind} {tensor.name}: {dtype}{brackets}"
 
 
 def amount(value: Fraction, unit: str) -> str:
@@ -266,12 +271,26 @@ def print_plan(plan: Plan) -> str:
         sections.append(("backward", plan.backward))
     for title, steps in sections:
         lines.append(f"{title}:")
-        texts = [f"  {statement(step)}" for step in steps]
-        width = min(max((len(t) for t in texts), default=0), 60)
-        for text, step in zip(texts, steps, strict=True):
-            if step.is_collective:
-                note = "on the critical path" if step.critical else "not on the critical path"
-                lines.append(f"{text.ljust(width)}  // {note}")
-            else:
-                lines.append(text)
+        for block, run in groupby(steps, key=lambda step: step.loop):
+            if block is not None:
+                lines.append(f"  {head(block)}")
+            lines += _body(list(run), "  " if block is None else "    ")
     return "\n".join(lines) + "\n"
+
+
+def head(block: Block) -> str:
+    """Print the head of a block: how many layers, and what each hands to the next."""
+    carries = (f", {carry.exit.name} -> {carry.entry.name}" for carry in block.carries)
+    return f"layers {block.dim}{''.join(carries)}:"
+
+
+def _body(steps: Sequence[Step], indent: str) -> Iterator[str]:
+    """Print steps as lines, with what there is to say of the collectives behind them."""
+    texts = [f"{indent}{statement(step)}" for step in steps]
+    width = min(max((len(t) for t in texts), default=0), 60)
+    for text, step in zip(texts, steps, strict=True):
+        if step.is_collective:
+            note = "on the critical path" if step.critical else "not on the critical path"
+            yield f"{text.ljust(width)}  // {note}"
+        else:
+            yield text

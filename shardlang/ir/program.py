@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.ir.ops import Op
-from shardlang.ir.size import SizeExpr
+from shardlang.ir.size import Monomial, SizeExpr
 from shardlang.ir.types import Array, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
 from shardlang.source import Source, Span
 
@@ -22,17 +22,50 @@ class DimInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that each layer of a block hands to the next.
+
+    The body reads `entry` and makes `exit`, which is the next layer's entry, and the value after the
+    block. `layout` is where it lives at both ends: settled in plans, None before.
+    """
+
+    entry: Tensor
+    exit: Tensor
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`layers L:`: lines that are repeated, once for each layer, one layer after another.
+
+    `number` counts the blocks of the forward pass; the block of the backward pass that goes back
+    through the same layers has the same number.
+    """
+
+    dim: Dim
+    number: int
+    carries: tuple[Carry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A tensor that the program is given: where it lives, and whether it counts as a weight.
 
     `declared` says that the text has a line for it (`input`, `param`); others are leaves because
-    nothing defines them.
+    nothing defines them. A leaf with a `loop` is one of a stack: each layer of the block over that
+    dim has its own, and `array` is one layer's.
     """
 
     array: Array
     kind: Literal["input", "param"]
     span: Span
     declared: bool = False
+    loop: Dim | None = None
+
+    @property
+    def times(self) -> Monomial:
+        """How many there are: one, or one a layer."""
+        return Monomial() if self.loop is None else Monomial.of(self.loop.name)
 
     @property
     def differentiable(self) -> bool:
@@ -61,7 +94,8 @@ class Statement:
     the declared layout of `h[B_X, F_Y] = gelu(A ·_D W)` is a hint for the product inside.
     A relayout (`op` is a collective, a slice or a mask) whose result has the operand's name changes
     where the value is available; with another name it defines a copy. `keep_unreduced` is
-    `·_LOCAL`. `constant` marks a value that no gradient flows through (a softmax's maximum).
+    `·_LOCAL`. `constant` marks a value that no gradient flows through (a softmax's maximum). `block`
+    is the block that repeats it, None where it stands outside of any.
     """
 
     op: Op
@@ -73,6 +107,7 @@ class Statement:
     keep_unreduced: bool = False
     constant: bool = False
     section: Literal["forward", "backward"] = "forward"
+    block: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +169,12 @@ class Program:
             if names == self.save.names
             else replace(self, save=replace(self.save, names=names))
         )
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the forward pass, in order."""
+        found = [s.block for s in self.statements if s.block and s.section == "forward"]
+        return tuple(dict.fromkeys(found))
 
     @property
     def sizes(self) -> Sizes:

@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from shardlang.diagnostics import Diagnostic, Reporter
 from shardlang.ir.plan import Plan, Step
-from shardlang.ir.program import Program
-from shardlang.ir.types import Array
+from shardlang.ir.program import Block, Program
+from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.backward import backward, BackwardResult
 from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.keep import alternatives, keep, named
+from shardlang.passes.layers import bodies, left_inside, settled, stack
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
@@ -78,15 +79,25 @@ def _lower(
     state = Lowering(dict(program.sizes.known))
     for leaf in program.leaves:
         state.give(leaf.array)
-    for statement in program.statements:
-        infer_statement(state, statement, reporter)
-    outputs = tuple(_ends(state, program))
+    ends = _ends(program)
+    hands: dict[int, dict[str, list[Array]]] = {}
+    for block, statements in bodies(program.statements):
+        if block is not None:
+            _enter(state, program, block)
+        for statement in statements:
+            infer_statement(state, statement, reporter)
+        if block is not None:
+            for tensor in left_inside(program, ends, block):
+                _obtain_output(state, tensor, ends[tensor])
+            hands[block.number] = state.leave()
+    inside = {t for block in program.blocks for t in left_inside(program, ends, block)}
+    outputs = tuple(Array(t, ends[t] or state.home[t.name]) for t in ends)
     for output in outputs:
-        reason = Reason("output", f"{output} is an output")
-        state.obtain(output.tensor, output.layout, reason)
+        if output.tensor not in inside:
+            _obtain_output(state, output.tensor, output.layout)
     result = BackwardResult((), (), (), ())
     if not forward_only and not reporter.errors:
-        result = backward(program, state, outputs, reporter)
+        result = backward(program, state, hands, outputs, reporter)
     _warn_of_dead_lines(state.steps, result, outputs, reporter)
     forward, behind = prune(tuple(state.steps), result.steps, outputs, result.gradients)
     forward, behind = mark_critical(program, forward, behind, outputs, result.gradients)
@@ -117,10 +128,21 @@ def _warn_of_dead_lines(
             reporter.report(step.span, Unused(str(step.output)))
 
 
-def _ends(state: Lowering, program: Program) -> list[Array]:
-    """Give the outputs, each in the layout that it was last asked for."""
+def _ends(program: Program) -> dict[Tensor, Layout | None]:
+    """Give the outputs, each with the layout that it was last asked for, None where it lives."""
     last = {s.result.name: s.target for s in program.statements if s.target is not None}
-    return [
-        Array(tensor, last.get(tensor.name) or state.home[tensor.name])
-        for tensor in outputs_of(program.statements)
-    ]
+    return {tensor: last.get(tensor.name) for tensor in outputs_of(program.statements)}
+
+
+def _enter(state: Lowering, program: Program, block: Block) -> None:
+    """Begin a block: what it hands on is where it lives, and so are the leaves of its stack."""
+    given = {leaf.array.name: [leaf.array] for leaf in stack(program, block)}
+    for carry in block.carries:
+        home = state.home[carry.entry.name]
+        given[carry.entry.name] = [Array(carry.entry, home)]
+    state.enter(settled(block, state.home), given)
+
+
+def _obtain_output(state: Lowering, tensor: Tensor, layout: Layout | None) -> None:
+    output = Array(tensor, layout or state.home[tensor.name])
+    state.obtain(tensor, output.layout, Reason("output", f"{output} is an output"))

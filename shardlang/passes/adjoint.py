@@ -8,12 +8,14 @@ the lines as any others.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Coefficient, Compute, Linear, Map
-from shardlang.ir.program import Program, Statement
+from shardlang.ir.ops import Coefficient, Compute, Linear, Map, Reduce
+from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Tensor
+from shardlang.passes.layers import bodies, members
 from shardlang.rules.transpose import Contribution, Site, Term, transpose
 from shardlang.source import Span
 
@@ -25,7 +27,7 @@ class Line:
     """One operation of the backward program.
 
     `kind` says what the result is: a `part` of something, a `contribution` to the gradient of the
-    value `of` (one of several, to be added), or the whole `gradient` of it.
+    value `of` (one of several, to be added), or the whole `gradient` of it. `block` repeats it.
     """
 
     op: Compute
@@ -34,6 +36,7 @@ class Line:
     kind: Part
     of: Tensor | None
     span: Span
+    block: Block | None = None
 
     @property
     def adds(self) -> bool:
@@ -54,21 +57,31 @@ def relays(statement: Statement) -> bool:
 def differentiable(program: Program) -> frozenset[str]:
     """Give the names of the values that a gradient flows to: floats that depend on a float leaf."""
     names = {leaf.array.name for leaf in program.leaves if leaf.differentiable}
-    for statement in program.statements:
-        if statement.constant or statement.result.dtype.kind != "float":
-            continue
-        if any(use.tensor.name in names for use in statement.operands):
-            names.add(statement.result.name)
-    return frozenset(names)
+    carries = [carry for block in program.blocks for carry in block.carries]
+    while True:
+        for statement in program.statements:
+            if statement.constant or statement.result.dtype.kind != "float":
+                continue
+            if any(use.tensor.name in names for use in statement.operands):
+                names.add(statement.result.name)
+        again = {carry.entry.name for carry in carries if carry.exit.name in names} - names
+        if not again:
+            return frozenset(names)
+        names |= again
 
 
 def reaching(program: Program, outputs: Iterable[Tensor]) -> frozenset[str]:
     """Give the names of the values that outputs are made from, the outputs included."""
     live = {output.name for output in outputs}
-    for statement in reversed(program.statements):
-        if statement.result.name in live:
-            live.update(use.tensor.name for use in statement.operands)
-    return frozenset(live)
+    carries = [carry for block in program.blocks for carry in block.carries]
+    while True:
+        for statement in reversed(program.statements):
+            if statement.result.name in live:
+                live.update(use.tensor.name for use in statement.operands)
+        again = {carry.exit.name for carry in carries if carry.entry.name in live} - live
+        if not again:
+            return frozenset(live)
+        live |= again
 
 
 def adjoint(program: Program, outputs: Iterable[Tensor]) -> tuple[Line, ...]:
@@ -91,9 +104,19 @@ def adjoint(program: Program, outputs: Iterable[Tensor]) -> tuple[Line, ...]:
         for use in statement.operands:
             if use.tensor.name in wanted:
                 work.waiting[use.tensor.name] = work.waiting.get(use.tensor.name, 0) + 1
-    for statement in reversed(counted):
-        work.statement(statement)
+    for block, statements in bodies(reversed(counted)):
+        if block is not None:
+            work.enter(block, members(program, block), statements[0].span)
+        for statement in statements:
+            work.statement(statement)
+        if block is not None:
+            work.leave(statements[-1].span)
     return tuple(work.lines)
+
+
+def _zero(like: Tensor, result: Tensor, of: Tensor, span: Span, block: Block | None) -> Line:
+    """Make a gradient that is nothing, of a value that reaches no output by any other way."""
+    return Line(Linear((Coefficient(Fraction(0)),)), (like,), result, "gradient", of, span, block)
 
 
 @dataclass
@@ -107,6 +130,36 @@ class _Adjoint:
     contributions: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
     parts: dict[Term, Tensor] = field(default_factory=dict[Term, Tensor])
     lines: list[Line] = field(default_factory=list[Line])
+    block: Block | None = None
+    inside: frozenset[str] = frozenset()
+    after: list[Line] = field(default_factory=list[Line])
+    outer: dict[Term, Tensor] = field(default_factory=dict[Term, Tensor])
+
+    def enter(self, block: Block, inside: frozenset[str], span: Span) -> None:
+        """Begin with the last line of a block, in which the values `inside` are one a layer."""
+        self.block, self.inside = block, inside
+        self.outer = dict(self.parts)
+        for carry in block.carries:
+            if carry.exit.name in self.wanted and carry.exit.name not in self.known:
+                gradient = gradient_of(carry.exit)
+                self.lines.append(_zero(carry.exit, gradient, carry.exit, span, None))
+                self.known.add(carry.exit.name)
+
+    def leave(self, span: Span) -> None:
+        """End with the first line of the block; then come the gradients of values outside of it."""
+        assert self.block is not None
+        for carry in self.block.carries:
+            if carry.exit.name in self.known and carry.entry.name not in self.known:
+                like, gradient = gradient_of(carry.exit), gradient_of(carry.entry)
+                self.lines.append(_zero(like, gradient, carry.entry, span, self.block))
+                self.known.add(carry.entry.name)
+        self.block, self.inside = None, frozenset()
+        self.parts = self.outer
+        for line in self.after:
+            self.lines.append(line)
+            assert line.of is not None
+            self.known.add(line.of.name)
+        self.after = []
 
     def fresh(self, name: str) -> str:
         """Give a name that nothing has."""
@@ -133,28 +186,41 @@ class _Adjoint:
         self.waiting[operand.name] -= 1
         earlier = self.contributions.setdefault(operand.name, [])
         last = self.waiting[operand.name] == 0
-        if isinstance(found, Term) and last and not earlier:
-            self.write(found, gradient_of(operand), "gradient", operand, statement.span)
+        span = statement.span
+        summed = self.block is not None and operand.name not in self.inside
+        if isinstance(found, Term) and last and not earlier and not summed:
+            self.write(found, gradient_of(operand), "gradient", operand, span)
             self.known.add(operand.name)
             return
         if isinstance(found, Term):
             name = self.fresh(f"d{operand.name}_{statement.result.name}")
             part = Tensor(name, operand.dims, operand.dtype)
-            self.write(found, part, "contribution", operand, statement.span)
-            earlier.append(part)
-        elif found is not None:
-            earlier.append(found)
+            self.write(found, part, "contribution", operand, span)
+            found = part
+        if found is not None:
+            earlier.append(self.over_layers(found, operand, span) if summed else found)
         if last and earlier:
             op = Linear((Coefficient(),) * len(earlier))
             gradient = gradient_of(operand)
-            line = Line(op, tuple(earlier), gradient, "gradient", operand, statement.span)
-            self.lines.append(line)
+            line = Line(op, tuple(earlier), gradient, "gradient", operand, span)
+            if summed:
+                self.after.append(line)
+                return
+            self.lines.append(replace(line, block=self.block))
             self.known.add(operand.name)
+
+    def over_layers(self, part: Tensor, operand: Tensor, span: Span) -> Tensor:
+        """Add what each layer gives to the gradient of a value outside of the block."""
+        assert self.block is not None
+        total = Tensor(self.fresh(f"d{operand.name}_{self.block.dim}"), part.dims, part.dtype)
+        op = Reduce("sum", (self.block.dim,))
+        self.lines.append(Line(op, (part,), total, "contribution", operand, span, self.block))
+        return total
 
     def write(self, term: Term, result: Tensor, kind: Part, of: Tensor | None, span: Span) -> None:
         """Append a term's line, after those of the terms inside it."""
         operands = tuple(self.part(inner, result, span) for inner in term.inputs)
-        self.lines.append(Line(term.op, operands, result, kind, of, span))
+        self.lines.append(Line(term.op, operands, result, kind, of, span, self.block))
 
     def part(self, inner: Tensor | Term, outer: Tensor, span: Span) -> Tensor:
         """Give an operand of a term, written first if it is a term itself."""

@@ -7,15 +7,18 @@ unreduced, and reduced once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from shardlang.diagnostics import Reporter
-from shardlang.ir.ops import Coefficient, Linear
+from shardlang.ir.ops import Coefficient, Linear, Reduce
 from shardlang.ir.plan import Alternative, Gradient, Step
-from shardlang.ir.program import Program
+from shardlang.ir.program import Block, Carry, Leaf, Program
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.adjoint import adjoint, differentiable, gradient_of, Line, relays
 from shardlang.passes.infer import infer_statement
+from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.reshard import route
 
@@ -33,40 +36,88 @@ class BackwardResult:
 def backward(
     program: Program,
     forward: Lowering,
+    hands: Mapping[int, dict[str, list[Array]]],
     outputs: tuple[Array, ...],
     reporter: Reporter,
 ) -> BackwardResult:
-    """Lower the backward program of an ordinary program."""
+    """Lower the backward program of an ordinary program; `hands` has what blocks had at hand."""
     state = Lowering(forward.sizes, home=dict(forward.home), views=dict(forward.views))
     producers = {s.result.name: s for s in program.statements if not relays(s)}
-    _kept(program, forward, state)
+    keep = _Kept.of(program, forward)
+    state.at_hand = keep.of_hand(forward.at_hand)
 
     def recompute(tensor: Tensor) -> None:
-        infer_statement(state, producers[tensor.name], reporter)
+        producer, scope = producers[tensor.name], state.scope
+        outside = scope is not None and producer.block is None
+        if scope is not None:
+            scope.outer, before = scope.outer or outside, scope.outer
+            infer_statement(state, producer, reporter)
+            scope.outer = before
+        else:
+            infer_statement(state, producer, reporter)
 
     state.recompute = recompute
     wanted = differentiable(program)
-    cotangents: list[Array] = []
-    for output in outputs:
-        if output.name in wanted:
-            cotangent = Array(gradient_of(output.tensor), output.layout.reduced())
-            cotangents.append(cotangent)
+    cotangents = {
+        output.name: Array(gradient_of(output.tensor), output.layout.reduced())
+        for output in outputs
+        if output.name in wanted
+    }
+    ends = [output.tensor for output in outputs]
+    own = {b: [t.name for t in left_inside(program, ends, b)] for b in program.blocks}
+    inside = {name for names in own.values() for name in names}
+    for name, cotangent in cotangents.items():
+        if name in inside:
+            state.home.setdefault(cotangent.name, cotangent.layout)
+        else:
             state.give(cotangent)
-    lines = adjoint(program, [output.tensor for output in outputs])
+    lines = adjoint(program, ends)
     state.reserved = {line.result.name for line in lines} | {f"d{name}" for name in state.home}
-    for line in lines:
-        _line(state, line)
-    gradients: list[Gradient] = []
-    for leaf in program.leaves:
+    gradients: dict[Array, Array] = {}
+    for block, run in groupby(lines, key=lambda line: line.block):
+        if block is None:
+            for line in run:
+                _line(state, line)
+            continue
+        given = keep.of_hand(hands[block.number])
+        for name in own[block]:
+            if name in cotangents:
+                given[cotangents[name].name] = [cotangents[name]]
+        back = _back(block, state)
+        given.update((c.entry.name, [Array(c.entry, c.layout)]) for c in back.carries if c.layout)
+        state.enter(back, given)
+        for line in run:
+            _line(state, line)
+        leaves = stack(program, block)
+        gradients.update(_gradients(state, leaves))
+        state.leave()
+    gradients.update(_gradients(state, [x for x in program.leaves if x.array not in gradients]))
+    return BackwardResult(
+        tuple(state.steps),
+        tuple(cotangents.values()),
+        tuple(
+            Gradient(x.array, gradients[x.array]) for x in program.leaves if x.array in gradients
+        ),
+        tuple(state.alternatives),
+    )
+
+
+def _gradients(state: Lowering, leaves: Iterable[Leaf]) -> Iterator[tuple[Array, Array]]:
+    """Bring the gradients of leaves to where the leaves live."""
+    for leaf in leaves:
         gradient = gradient_of(leaf.array.tensor)
-        if leaf.differentiable and gradient.name in state.home:
+        if leaf.differentiable and gradient.name in state.at_hand:
             own = leaf.array.layout.reduced()
             reason = Reason("gradient", f"the gradient of {leaf.array.name} lives as it does")
-            made = state.obtain(gradient, own, reason, leaf.span)
-            gradients.append(Gradient(leaf.array, made))
-    return BackwardResult(
-        tuple(state.steps), tuple(cotangents), tuple(gradients), tuple(state.alternatives)
-    )
+            yield leaf.array, state.obtain(gradient, own, reason, leaf.span)
+
+
+def _back(block: Block, state: Lowering) -> Block:
+    """Give the block of the backward pass: it hands on the gradients of what the forward one does."""
+    pairs = [(gradient_of(carry.exit), gradient_of(carry.entry)) for carry in block.carries]
+    known = [(first, last) for first, last in pairs if first.name in state.home]
+    carries = [Carry(first, last, state.home[first.name]) for first, last in known]
+    return replace(block, carries=tuple(carries))
 
 
 def _line(state: Lowering, line: Line) -> None:
@@ -85,7 +136,11 @@ def _line(state: Lowering, line: Line) -> None:
             return made.layout
         return made.layout.reduced() if wish is None else wish
 
-    if line.adds:
+    if line.block is not None and line.op == Reduce("sum", (line.block.dim,)):
+        found = state.local(line.op, tuple(arrays), line.result, line.span)
+        assert isinstance(found, Array)
+        made, because = found, Reason("local", "")
+    elif line.adds:
         assert wish is not None
         made = _add(state, line, arrays, wish)
         because = Reason("gradient", f"the gradient of {line.of} lives as its value does")
@@ -143,30 +198,46 @@ def _total(
     return made
 
 
-def _kept(program: Program, forward: Lowering, state: Lowering) -> None:
-    """Put at hand what the forward pass keeps: leaves, and values as `save` says.
+@dataclass(frozen=True)
+class _Kept:
+    """What the forward pass keeps: leaves, what layers hand on, and values as `save` says.
 
     Copies of activations in other layouts are kept, copies of parameters are made again, unless the
     `save` line names the parameter or it lives unreduced. Partial sums that are only on the way to a
     value are not kept.
     """
-    leaves = {leaf.array.name for leaf in program.leaves}
-    weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
-    kept = program.kept
-    read = {array for step in forward.steps if step.is_compute for array in step.inputs}
-    for name, arrays in forward.at_hand.items():
-        saved = program.save.everything or name in program.save.names
-        if name in forward.views:
-            state.at_hand[name] = []
-            continue
-        if not saved and name not in leaves:
-            continue
-        for array in arrays:
-            at_home = array.layout == forward.home[name]
-            copy = (array in read or not array.layout.unreduced) and (
-                name in kept if name in weights else program.save.everything
-            )
-            if at_home or copy:
-                state.at_hand.setdefault(name, []).append(array)
-    for arrays in state.at_hand.values():
-        arrays.sort(key=lambda array: array.layout != forward.home[array.name])
+
+    program: Program
+    forward: Lowering
+    read: frozenset[Array]
+    always: frozenset[str]
+    weights: frozenset[str]
+
+    @staticmethod
+    def of(program: Program, forward: Lowering) -> _Kept:
+        """Look through the forward pass."""
+        read = {a for step in forward.steps if step.is_compute for a in step.inputs}
+        always = {leaf.array.name for leaf in program.leaves}
+        always |= {t.name for b in program.blocks for c in b.carries for t in (c.entry, c.exit)}
+        weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
+        return _Kept(program, forward, frozenset(read), frozenset(always), frozenset(weights))
+
+    def of_hand(self, hand: Mapping[str, list[Array]]) -> dict[str, list[Array]]:
+        """Give what is kept of what was at hand, each value first where it lives."""
+        save, kept, found = self.program.save, self.program.kept, dict[str, list[Array]]()
+        for name, arrays in hand.items():
+            if name in self.forward.views:
+                found[name] = []
+                continue
+            if not (save.everything or name in save.names or name in self.always):
+                continue
+            home = self.forward.home[name]
+            for array in arrays:
+                copy = (array in self.read or not array.layout.unreduced) and (
+                    name in kept if name in self.weights else save.everything
+                )
+                if array.layout == home or copy:
+                    found.setdefault(name, []).append(array)
+        for arrays in found.values():
+            arrays.sort(key=lambda array: array.layout != self.forward.home[array.name])
+        return found

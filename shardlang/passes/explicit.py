@@ -6,7 +6,7 @@ diagnostic at each line that is not legal; the rest is checked as if that line w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -14,10 +14,11 @@ from shardlang.diagnostics import Label, Reporter
 from shardlang.ir.ops import Compute, Linear, Op, Relayout, Rename
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
-from shardlang.ir.program import Leaf, Program, Statement, Use
+from shardlang.ir.program import Block, Carry, Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.adjoint import gradient_of, relays
 from shardlang.passes.infer import stated_layout
+from shardlang.passes.layers import bodies, members
 from shardlang.passes.live import alive, mark_critical
 from shardlang.passes.reshard import reachable, route
 from shardlang.rules.collectives import Illegal
@@ -29,6 +30,7 @@ from shardlang.rules.errors import (
     LocalResult,
     NoGradient,
     NotAvailable,
+    NotHandedOn,
     Repeated,
     UnknownGradient,
     Unused,
@@ -61,10 +63,69 @@ class _Checker:
         default_factory=dict[str, "tuple[Op, tuple[Tensor, ...]]"]
     )
 
+    inner: dict[int, dict[str, dict[Layout, Span | None]]] = field(
+        default_factory=dict[int, "dict[str, dict[Layout, Span | None]]"]
+    )
+    block: Block | None = None
+
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes that are known."""
         return dict(self.program.sizes.known)
+
+    def known(self, name: str) -> dict[Layout, Span | None]:
+        """Give the layouts in which a value is at hand, or was in the block that it is of."""
+        inner = (hand[name] for hand in self.inner.values() if name in hand)
+        return self.at_hand.get(name) or next(inner, {})
+
+    def lines(self, statements: Iterable[Statement]) -> None:
+        """Check lines, block by block."""
+        for block, run in bodies(statements):
+            if block is None:
+                for statement in run:
+                    self.line(statement)
+            else:
+                self.repeated(block, run)
+
+    def repeated(self, block: Block, run: Sequence[Statement]) -> None:
+        """Check the lines of a block, which see what each layer has and what it is handed."""
+        carries = tuple(
+            replace(carry, layout=next(reversed(self.at_hand[carry.entry.name])))
+            for carry in block.carries
+            if self.at_hand.get(carry.entry.name)
+        )
+        outer = {name: dict(known) for name, known in self.at_hand.items()}
+        for name, known in self.inner.get(block.number, {}).items():
+            self.at_hand[name] = dict(known)
+        for carry in carries:
+            if carry.layout is not None:
+                self.at_hand[carry.entry.name] = {carry.layout: None}
+        self.block = replace(block, carries=carries)
+        first = len(self.steps)
+        for statement in run:
+            self.line(statement)
+        own = members(self.program, block) | {s.result.name for s in run}
+        own |= {carry.entry.name for carry in carries}
+        inner = {name: known for name, known in self.at_hand.items() if name in own}
+        self.inner[block.number] = {**self.inner.get(block.number, {}), **inner}
+        sums = {step.output.name for step in self.steps[first:] if step.accumulates}
+        self.block = None
+        for name in inner:
+            del self.at_hand[name]
+        self.at_hand.update((n, k) for n, k in outer.items() if n in own)
+        self.at_hand.update((name, inner[name]) for name in sums)
+        for carry in carries:
+            self.handed_on(carry, inner.get(carry.exit.name, {}), run[-1].span)
+
+    def handed_on(self, carry: Carry, known: dict[Layout, Span | None], span: Span) -> None:
+        """Put at hand what a block hands on, which has to be where the next layer finds it."""
+        assert carry.layout is not None
+        needed = Array(carry.exit, carry.layout)
+        if carry.layout not in known:
+            there = tuple(str(needed.with_layout(layout)) for layout in known)
+            place = self.spans.get(needed.with_layout(next(reversed(known)))) if known else None
+            self.reporter.report(place or span, NotHandedOn(str(needed), there))
+        self.at_hand[carry.exit.name] = {carry.layout: known.get(carry.layout, span)}
 
     def line(self, statement: Statement) -> None:
         """Check one line and append its step."""
@@ -112,7 +173,7 @@ class _Checker:
         found = {gradient.leaf.tensor for gradient in gradients}
         weights = [leaf for leaf in self.program.leaves if leaf.kind == "param"]
         for leaf in weights:
-            made = gradient_of(leaf.array.tensor).name in self.at_hand
+            made = bool(self.known(gradient_of(leaf.array.tensor).name))
             if leaf.differentiable and leaf.array.tensor not in found and not made:
                 self.reporter.report(leaf.span, NoGradient(leaf.array.name))
         read = {array.name for array in self.read}
@@ -215,6 +276,7 @@ class _Checker:
                     "stated",
                     "the line states it",
                     span=statement.span,
+                    loop=self.block,
                 )
             )
 
@@ -223,25 +285,36 @@ class _Checker:
         kept = self.program.kept
         for leaf in self.program.leaves:
             if leaf.kind == "param" and leaf.array.name not in kept:
-                known = self.at_hand[leaf.array.name]
-                for layout in [layout for layout in known if layout != leaf.array.layout]:
-                    del known[layout]
-                    self.dropped.add(leaf.array.with_layout(layout))
-        for known in self.at_hand.values():
-            known.update(dict.fromkeys(known))
+                self.drop(leaf, self.at_hand[leaf.array.name])
+                for hand in self.inner.values():
+                    self.drop(leaf, hand.get(leaf.array.name, {}))
+        for hand in (self.at_hand, *self.inner.values()):
+            for known in hand.values():
+                known.update(dict.fromkeys(known))
         for output in outputs:
             cotangent = Array(gradient_of(output.tensor), output.layout.reduced())
             self.cotangents[cotangent.name] = cotangent
             self.outputs[cotangent.name] = output
             self.at_hand[cotangent.name] = {cotangent.layout: None}
+        inside = {f"d{name}": number for number, hand in self.inner.items() for name in hand}
+        for name, cotangent in self.cotangents.items():
+            if name in inside and self.outputs[name].name not in self.at_hand:
+                self.inner[inside[name]][name] = {cotangent.layout: None}
+                del self.at_hand[name]
         self.computed.clear()
+
+    def drop(self, leaf: Leaf, known: dict[Layout, Span | None]) -> None:
+        """Drop the copies of a parameter."""
+        for layout in [layout for layout in known if layout != leaf.array.layout]:
+            del known[layout]
+            self.dropped.add(leaf.array.with_layout(layout))
 
     def gradients(self) -> tuple[Gradient, ...]:
         """Give the leaves' gradients, each of which has to end as its leaf lives."""
         found: list[Gradient] = []
         for leaf in self.program.leaves:
             gradient = gradient_of(leaf.array.tensor)
-            known = self.at_hand.get(gradient.name)
+            known = self.known(gradient.name)
             if not known:
                 continue
             wanted = Array(gradient, leaf.array.layout.reduced())
@@ -294,12 +367,11 @@ def check_explicit(program: Program, reporter: Reporter, *, forward_only: bool) 
     for leaf in program.leaves:
         checker.at_hand[leaf.array.name] = {leaf.array.layout: None}
     statements = tuple(s for s in program.statements if s.section == "forward")
-    for statement in statements:
-        checker.line(statement)
+    checker.lines(statements)
     outputs = [
-        Array(tensor, next(reversed(checker.at_hand[tensor.name])))
+        Array(tensor, next(reversed(known)))
         for tensor in outputs_of(statements)
-        if checker.at_hand.get(tensor.name)
+        if (known := checker.known(tensor.name))
     ]
     forward = tuple(checker.steps)
     checker.steps = []
@@ -307,9 +379,7 @@ def check_explicit(program: Program, reporter: Reporter, *, forward_only: bool) 
     has_backward = program.has_backward and not forward_only
     if has_backward:
         checker.end_forward(outputs)
-        for statement in program.statements:
-            if statement.section == "backward":
-                checker.line(statement)
+        checker.lines(s for s in program.statements if s.section == "backward")
         checker.strangers(statements)
         gradients = checker.gradients()
         checker.left_out(gradients)

@@ -6,6 +6,8 @@ before, and every result is in its declared layout.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardlang.diagnostics import Reporter
 from shardlang.ir.ops import Compute, Linear, Permute, Relayout, Rename
 from shardlang.ir.plan import Step
@@ -14,13 +16,21 @@ from shardlang.ir.types import Array, Axis, Layout, partial_marker
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.reshard import reachable, route
 from shardlang.rules.collectives import Illegal, permutable, relayout
-from shardlang.rules.errors import CannotCommunicate, IllegalStep, LocalResult, NoPartialMaxima
+from shardlang.rules.errors import (
+    CannotCommunicate,
+    IllegalStep,
+    LocalResult,
+    NoPartialMaxima,
+    OtherLayout,
+    PartialCarry,
+)
 from shardlang.rules.local import partial_axes
 from shardlang.source import Span
 
 
 def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -> None:
     """Append the steps of one statement; a mistake is reported and its result taken as declared."""
+    statement = _handed_on(state, statement, reporter)
     if not _possible(state, statement, reporter):
         made = None
     elif isinstance(statement.op, Rename):
@@ -36,6 +46,27 @@ def infer_statement(state: Lowering, statement: Statement, reporter: Reporter) -
         state.give(Array(statement.result, layout))
         return
     state.home.setdefault(statement.result.name, made.layout)
+
+
+def _handed_on(state: Lowering, statement: Statement, reporter: Reporter) -> Statement:
+    """Let what a layer hands on end where the next one finds it, and report it where it does not."""
+    carries = () if statement.block is None else statement.block.carries
+    for carry in carries:
+        if statement.result != carry.exit:
+            continue
+        first = Array(carry.entry, state.home[carry.entry.name])
+        if first.layout.unreduced:
+            reporter.report(statement.span, PartialCarry(str(first)))
+        elif statement.target not in (None, first.layout) and not _same(statement):
+            last = Array(carry.entry, statement.target or first.layout)
+            reporter.report(statement.span, OtherLayout(str(first), str(last)))
+        return statement if _same(statement) else replace(statement, target=first.layout)
+    return statement
+
+
+def _same(statement: Statement) -> bool:
+    """Say whether a statement only lays its result out anew."""
+    return statement.result == statement.operands[0].tensor
 
 
 def _possible(state: Lowering, statement: Statement, reporter: Reporter) -> bool:

@@ -27,6 +27,11 @@ class Kept:
     copies: tuple[Array, ...]
     steps: tuple[Step, ...]
 
+    @property
+    def times(self) -> Monomial:
+        """How many such parameters there are: one, or one a layer."""
+        return self.steps[0].times if self.steps else Monomial()
+
 
 def kept_copies(
     program: Program, forward: Sequence[Step], backward: Sequence[Step]
@@ -127,12 +132,14 @@ def _listed(kept: Kept) -> str:
 
 
 def _held(kept: Kept) -> str:
-    return _summed(copy.local_bytes for copy in kept.copies)
+    return _summed(copy.local_bytes * kept.times for copy in kept.copies)
 
 
 def _moved(kept: Kept) -> str:
     return _summed(
-        book_bytes(s.op, s.inputs[0], s.output) for s in kept.steps if isinstance(s.op, Relayout)
+        book_bytes(s.op, s.inputs[0], s.output) * s.times
+        for s in kept.steps
+        if isinstance(s.op, Relayout)
     )
 
 

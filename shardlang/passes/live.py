@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from shardlang.ir.plan import Gradient, Step
-from shardlang.ir.program import Program
+from shardlang.ir.program import Block, Program
 from shardlang.ir.types import Array
 
 
@@ -25,13 +26,42 @@ def alive(
     found: list[bool] = []
     for steps, results in ((backward, ()), (forward, outputs)):
         needed.update(results)
-        for step in reversed(steps):
-            lives = step.output in needed
+        for block, run in reversed(list(runs(steps))):
+            found += _alive(block, run, needed)[::-1]
+    return found[::-1]
+
+
+def runs(steps: Iterable[Step]) -> Iterator[tuple[Block | None, list[Step]]]:
+    """Go through the steps block by block: the lines outside of blocks, and the bodies of blocks."""
+    for block, run in groupby(steps, key=lambda step: step.loop):
+        yield block, list(run)
+
+
+def _alive(block: Block | None, run: Sequence[Step], needed: set[Array]) -> list[bool]:
+    """Say of the steps of one run whether they are needed; change `needed` to what is before them.
+
+    What a block hands on is needed at its end if the next layer needs it.
+    """
+    while True:
+        before, found = set(needed), list[bool]()
+        for step in reversed(run):
+            lives = step.output in before
             found.append(lives)
             if lives:
-                needed.discard(step.output)
-                needed.update(step.inputs)
-    return found[::-1]
+                before.discard(step.output)
+                before.update(step.inputs)
+        ends = {last for first, last in _carried(block) if first in before} - needed
+        if not ends:
+            needed.clear()
+            needed.update(before)
+            return found[::-1]
+        needed.update(ends)
+
+
+def _carried(block: Block | None) -> Iterator[tuple[Array, Array]]:
+    for carry in block.carries if block is not None else ():
+        assert carry.layout is not None
+        yield Array(carry.entry, carry.layout), Array(carry.exit, carry.layout)
 
 
 def prune(
@@ -44,7 +74,19 @@ def prune(
     lives = alive(forward, backward, outputs, [g.gradient for g in gradients])
     kept = [s for s, living in zip((*forward, *backward), lives, strict=True) if living]
     split = sum(lives[: len(forward)])
-    return tuple(kept[:split]), tuple(kept[split:])
+    return tuple(_handed_on(kept[:split])), tuple(_handed_on(kept[split:]))
+
+
+def _handed_on(steps: Sequence[Step]) -> Iterator[Step]:
+    """Let blocks hand on only what some step makes."""
+    for block, run in runs(steps):
+        made = {step.output.name for step in run}
+        own = block
+        if block is not None:
+            left = tuple(carry for carry in block.carries if carry.exit.name in made)
+            own = replace(block, carries=left)
+        for step in run:
+            yield step if own == block else replace(step, loop=own)
 
 
 def mark_critical(
@@ -66,6 +108,7 @@ def mark_critical(
     alone = {leaf.array for leaf in program.leaves if leaf.kind == "param"}
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):
+        alone.difference_update(first for first, _ in _carried(step.loop))
         prefetched = all(array in alone for array in step.inputs)
         if prefetched:
             alone.add(step.output)

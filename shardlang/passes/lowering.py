@@ -8,12 +8,13 @@ again by whoever asks for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from shardlang.ir.ops import Compute, Rename
+from shardlang.ir.ops import Compute, Relayout, Rename
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
+from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Layout, Tensor
 from shardlang.passes.reshard import Move, nominal, route
@@ -41,6 +42,26 @@ class View:
 
 
 @dataclass
+class Scope:
+    """A block that is being lowered.
+
+    `around` are the values of the lines outside, `hidden` what these have at hand of values that the
+    block has otherwise, `before` the steps before it. With `outer` set, all steps go there.
+    """
+
+    block: Block
+    around: frozenset[str]
+    hidden: dict[str, list[Array]]
+    before: list[Step]
+    outer: bool = False
+
+    def outside(self, step: Step) -> bool:
+        """Say whether a step is one of the lines outside: each layer would do the same."""
+        copy = isinstance(step.op, Relayout) and step.rule != "stated"
+        return self.outer or (copy and step.output.name in self.around)
+
+
+@dataclass
 class Lowering:
     """Makes the steps of one pass.
 
@@ -57,14 +78,55 @@ class Lowering:
     recompute: Callable[[Tensor], None] | None = None
     reserved: set[str] = field(default_factory=set[str])
     views: dict[str, View] = field(default_factory=dict[str, "View"])
+    scope: Scope | None = None
 
     def add(self, step: Step) -> Array:
-        """Append a step; what it makes is at hand from then on."""
-        self.steps.append(step)
+        """Append a step; what it makes is at hand from then on.
+
+        Within a block, a copy of a value of the lines outside is made once, before the block.
+        """
+        if self.scope is None:
+            self.steps.append(step)
+        elif self.scope.outside(step):
+            self.scope.before.append(step)
+        else:
+            self.steps.append(replace(step, loop=self.scope.block))
         known = self.at_hand.setdefault(step.output.name, [])
         if step.output not in known:
             known.append(step.output)
         return step.output
+
+    def enter(self, block: Block, inside: Mapping[str, list[Array]]) -> None:
+        """Begin a block, with what its lines alone have at hand."""
+        around = frozenset(self.at_hand).difference(inside)
+        hidden = {name: self.at_hand[name] for name in inside if name in self.at_hand}
+        self.scope = Scope(block, around, hidden, self.steps)
+        self.steps = []
+        self.at_hand.update((name, list(arrays)) for name, arrays in inside.items())
+
+    def leave(self) -> dict[str, list[Array]]:
+        """End the block; give what its lines had at hand.
+
+        Behind it there are the values that it hands on, where they live, and its sums over layers.
+        """
+        scope, made = self.scope, {step.output for step in self.steps}
+        assert scope is not None
+        own = {n: a for n, a in self.at_hand.items() if n not in scope.around}
+        self.at_hand = {
+            name: [array for array in arrays if array not in made]
+            for name, arrays in self.at_hand.items()
+            if name in scope.around
+        }
+        self.at_hand.update(scope.hidden)
+        for carry in scope.block.carries:
+            home = Array(carry.exit, self.home[carry.exit.name])
+            self.at_hand[carry.exit.name] = [home]
+        for step in self.steps:
+            if step.accumulates:
+                self.at_hand[step.output.name] = [step.output]
+        self.steps = [*scope.before, *self.steps]
+        self.scope = None
+        return own
 
     def fresh(self, name: str) -> str:
         """Give a name that no value of the pass has or will have."""

@@ -337,10 +337,14 @@ def price(
 def price_all(
     steps: Iterable[Step], mesh: Mesh, sizes: Mapping[str, int], prices: str | Prices = "link"
 ) -> Fraction:
-    """Add up what the relayouts among some steps cost one device, in the list's unit."""
+    """Add up what the relayouts among some steps cost one device, in the list's unit.
+
+    Those of a block's body count once a layer, as far as the number of layers is known.
+    """
     return sum(
         (
             price(step.op, step.inputs[0], step.output, mesh, sizes, prices)
+            * step.times.evaluate(sizes).coefficient
             for step in steps
             if isinstance(step.op, Relayout)
         ),

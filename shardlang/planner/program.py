@@ -20,9 +20,10 @@ from shardlang.diagnostics import ShardlangError
 from shardlang.hardware.catalogue import load_hardware
 from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
+from shardlang.passes import lower
 from shardlang.passes.keep import alternatives, kept_copies
 from shardlang.planner.errors import NoHardware, placed, short_by, wrong
-from shardlang.planner.memory import plan_within
+from shardlang.planner.memory import fitting, plan_within
 from shardlang.planner.orders import Ordered, plans_in_orders
 from shardlang.planner.overlap import plan_overlapped
 from shardlang.planner.parts import best_of_parts
@@ -54,6 +55,8 @@ def best_plan(
     takes others. Raises `ShardlangError`, also where times are asked for and no hardware is known, and
     where nothing is found that fits.
     """
+    if program.blocks:
+        return _by_rules(program, memory_limit, keep_gathered, forward_only)
     table = prices_of(prices)
     limit = None if memory_limit is None else Fraction(memory_limit)
 
@@ -85,6 +88,20 @@ def best_plan(
         return plan
     proof = replace(plan.proof, holdings=_holdings(plan, table))
     return replace(plan, proof=proof, alternatives=alternatives(plan))
+
+
+def _by_rules(
+    program: Program,
+    memory_limit: Fraction | float | None,
+    keep_gathered: bool | None,
+    forward_only: bool,
+) -> Plan:
+    """Plan a program with blocks, in which nothing is searched yet."""
+    plan = lower(program, keep_gathered=keep_gathered, forward_only=forward_only)
+    name = program.blocks[0].dim
+    text = f"planned by the rules of `book`, without a search: layers {name} are a block"
+    plan = replace(plan, strategy="optimal", warnings=(*plan.warnings, text))
+    return plan if memory_limit is None else fitting(plan, memory_limit)
 
 
 def aim_of(

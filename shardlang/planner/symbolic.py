@@ -350,6 +350,7 @@ def plans(
     `ShardlangError`: SH351 says why where the program is beyond what this can answer for.
     """
     try:
+        _refuse_blocks(program)
         sizes = _sizes_of(program)
         if not sizes.axes and not sizes.dims:
             return _settled(program, prices, sizes, keep_gathered, forward_only)
@@ -360,6 +361,11 @@ def plans(
         raise placed(wrong(SizesNeeded(names, why=str(why))), program) from None
     except ShardlangError as error:
         raise placed(error, program) from None
+
+
+def _refuse_blocks(program: Program) -> None:
+    if program.blocks:
+        raise UnplannableError(f"layers {program.blocks[0].dim} are a block")
 
 
 def _settled(

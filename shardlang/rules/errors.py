@@ -320,3 +320,60 @@ class UnknownGradient(Mistake):
     def hint(self) -> str | None:
         """List what is given."""
         return f"given: {', '.join(self.given)}" if self.given else None
+
+
+@dataclass(frozen=True)
+class OtherLayout(Mistake):
+    """`x[B_X, D] = ...` in a block, which reads `x[B_X, D_Y]`."""
+
+    code: ClassVar[str] = "SH311"
+    title: ClassVar[str] = "the next layer finds it in another layout"
+
+    first: str
+    last: str
+
+    def message(self) -> str:
+        """Give both layouts."""
+        return f"a layer begins with {self.first} and hands {self.last} to the next one"
+
+    def hint(self) -> str | None:
+        """Say what to write."""
+        return f"write {self.first} for the result, or nothing: it then ends where it began"
+
+
+@dataclass(frozen=True)
+class PartialCarry(Mistake):
+    """A value that lives as partial sums is handed from layer to layer."""
+
+    code: ClassVar[str] = "SH312"
+    title: ClassVar[str] = "partial sums are not handed on"
+
+    first: str
+
+    def message(self) -> str:
+        """Name it."""
+        return f"{self.first} is handed from layer to layer, and holds partial sums"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "reduce it before the block"
+
+
+@dataclass(frozen=True)
+class NotHandedOn(Mistake):
+    """`layers L, x2 -> x:` in an explicit program, and `x2` is not there as `x` was."""
+
+    code: ClassVar[str] = "SH313"
+    title: ClassVar[str] = "not there for the next layer"
+
+    needed: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is missing."""
+        there = f"; there is {', '.join(self.known)}" if self.known else ""
+        return f"the next layer needs {self.needed}, which no line of the block makes{there}"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "end the block with it in this layout"

@@ -15,7 +15,13 @@ from textwrap import wrap
 from typing import Protocol
 
 from shardlang.backends.jax.compute import compute, jax_dtype, Scope
-from shardlang.backends.jax.errors import AxisNotAscii, failure, PlanDefect, TooManyDims
+from shardlang.backends.jax.errors import (
+    AxisNotAscii,
+    BlockNotEmitted,
+    failure,
+    PlanDefect,
+    TooManyDims,
+)
 from shardlang.backends.jax.functions import HELPERS, jumps
 from shardlang.backends.jax.layout import (
     names_of_axes,
@@ -82,6 +88,10 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     `sizes` are global sizes of dims and axes by name; they win over the program's. Those that
     nobody gives are chosen. Raises ShardlangError with an SH6xx code.
     """
+    if plan.program.blocks:
+        first = next(s for s in plan.program.statements if s.block is not None)
+        name = plan.program.blocks[0].dim.name
+        raise failure(plan, BlockNotEmitted(name), first.span)
     numbers = choose(plan, sizes)
     for axis in numbers.axes:
         if not axis.name.isascii():

@@ -1,0 +1,168 @@
+"""What can be wrong with the names of a block (codes SH26x)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardlang.diagnostics import Mistake
+
+
+@dataclass(frozen=True)
+class NotVisible(Mistake):
+    """A line behind a block reads `h`, which the block defines."""
+
+    code: ClassVar[str] = "SH261"
+    title: ClassVar[str] = "a value of a block"
+    name: str
+    block: str
+
+    def message(self) -> str:
+        """Name the value and the block."""
+        return f"{self.name} is a value of `layers {self.block}:`, and each layer has its own"
+
+    def hint(self) -> str | None:
+        """Say how a value leaves a block."""
+        return (
+            f"define {self.name} before the block too: it is then handed from layer to layer, and "
+            "behind the block it is the last layer's"
+        )
+
+
+@dataclass(frozen=True)
+class NotRead(Mistake):
+    """`x = h` in a block with an `x` before it, and no line of the block reads `x`."""
+
+    code: ClassVar[str] = "SH262"
+    title: ClassVar[str] = "not handed on"
+    name: str
+    block: str
+
+    def message(self) -> str:
+        """Name the value."""
+        return (
+            f"`layers {self.block}:` defines {self.name} again and never reads it: no layer would "
+            "depend on the one before"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"read {self.name} in the block, or give this value another name"
+
+
+@dataclass(frozen=True)
+class CarriedDims(Mistake):
+    """`x[B, F] = ...` in a block with an `x[B, D]` before it."""
+
+    code: ClassVar[str] = "SH263"
+    title: ClassVar[str] = "the next layer needs the same dims"
+    name: str
+    here: tuple[str, ...]
+    there: tuple[str, ...]
+
+    def message(self) -> str:
+        """Give both."""
+        return (
+            f"{self.name}[{', '.join(self.here)}] is handed to the next layer, which reads "
+            f"{self.name}[{', '.join(self.there)}]"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "a value that layers hand on keeps its dims; give this one another name"
+
+
+@dataclass(frozen=True)
+class TwoPlaces(Mistake):
+    """`W[D, F]` in a block and outside of it, or in two blocks."""
+
+    code: ClassVar[str] = "SH264"
+    title: ClassVar[str] = "a parameter of layers and of other lines"
+    name: str
+    block: str
+    stacked: bool
+
+    def message(self) -> str:
+        """Name the parameter."""
+        what = "has one for each layer" if self.stacked else "is a parameter of each layer"
+        return (
+            f"{self.name} {what} of `layers {self.block}:` and stands outside of it as well: "
+            "parameters shared with other lines are not supported yet"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"give the one outside another name, or declare it as an input if layers share it: input {self.name}: [..]"
+
+
+@dataclass(frozen=True)
+class SplitLayers(Mistake):
+    """`param W: [L_Z, D, F]` with `layers L:`."""
+
+    code: ClassVar[str] = "SH265"
+    title: ClassVar[str] = "layers on different devices"
+    name: str
+    block: str
+
+    def message(self) -> str:
+        """Name the leaf."""
+        return (
+            f"{self.name} splits the layers {self.block} over devices, which is not supported yet"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"leave {self.block} whole: {self.name}: [{self.block}, ..]"
+
+
+@dataclass(frozen=True)
+class LayerDim(Mistake):
+    """`h[L, B] = ...` within `layers L:`."""
+
+    code: ClassVar[str] = "SH266"
+    title: ClassVar[str] = "the layers as a dim"
+    name: str
+    block: str
+
+    def message(self) -> str:
+        """Name the value."""
+        return f"{self.name} has the dim {self.block} within `layers {self.block}:`"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"within the block every value is one layer's: write it without {self.block}"
+
+
+@dataclass(frozen=True)
+class WrongCarry(Mistake):
+    """`layers L, x2 -> x:` where nothing is called `x`, or no line of the block defines `x2`."""
+
+    code: ClassVar[str] = "SH267"
+    title: ClassVar[str] = "nothing to hand on"
+    why: str
+    instead: str | None = None
+
+    def message(self) -> str:
+        """Say why."""
+        return self.why
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return self.instead
+
+
+@dataclass(frozen=True)
+class SumOfLayers(Mistake):
+    """`sum_L(loss)` within `layers L:` of an ordinary program."""
+
+    code: ClassVar[str] = "SH268"
+    title: ClassVar[str] = "a sum over layers"
+    block: str
+
+    def message(self) -> str:
+        """Say that it is not there."""
+        return f"sums over the layers {self.block} are not supported yet"
+
+    def hint(self) -> str | None:
+        """Say what does the same."""
+        return "hand the sum from layer to layer: `total = total + part`"

@@ -1,0 +1,115 @@
+"""Blocks in a text: which lines a `layers L:` repeats, by their indentation, and which blocks belong together.
+
+A block's lines are those below its head that begin with the head's indentation and more, all with the
+same. The first line that does not ends it. Blocks don't nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from shardlang.diagnostics import Label, Mistake, Reporter
+from shardlang.frontend.parse_errors import EmptyBlock, NestedBlock, NotInBlock, WrongIndent
+from shardlang.frontend.syntax import Definition, DimsDecl, Item, Layers, Section
+from shardlang.source import Source
+
+
+def nested(
+    source: Source, items: Sequence[Item], starts: Sequence[int], reporter: Reporter
+) -> tuple[Item, ...]:
+    """Settle how many items each block has; `starts` are the offsets at which the items begin.
+
+    A line that may not stand in a block is reported, and counts as one of its lines.
+    """
+    found = list(items)
+    head: int | None = None
+    own = body = ""
+    for place, (item, start) in enumerate(zip(items, starts, strict=True)):
+        indent = _indent(source.text, start)
+        if head is not None and len(indent) > len(own) and indent.startswith(own):
+            block = found[head]
+            assert isinstance(block, Layers)
+            body = body if block.length else indent
+            found[head] = replace(block, length=block.length + 1)
+            mistake = _mistake(item, block, alike=indent == body)
+            if mistake is not None:
+                label = Label(block.span, "the block starts here")
+                reporter.report(item.span, mistake, [label])
+        else:
+            head = place if isinstance(item, Layers) else None
+            own = indent
+    inner = {id(item) for block, item in inside(found) if block is not None}
+    for item in found:
+        if isinstance(item, Layers) and not item.length and id(item) not in inner:
+            reporter.report(item.span, EmptyBlock(item.dim.text))
+    return tuple(found)
+
+
+def _indent(text: str, start: int) -> str:
+    """Give what stands before a place on its line."""
+    return text[text.rfind("\n", 0, start) + 1 : start]
+
+
+def _mistake(item: Item, block: Layers, *, alike: bool) -> Mistake | None:
+    """Say what is wrong with a line of a block."""
+    if isinstance(item, Layers):
+        return NestedBlock(item.dim.text, block.dim.text)
+    if not isinstance(item, Definition):
+        return NotInBlock(block.dim.text)
+    return None if alike else WrongIndent(block.dim.text)
+
+
+def with_sizes(items: Sequence[Item]) -> tuple[Item, ...]:
+    """Give the items with a `dims` line before each block whose head says how many layers it has."""
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, Layers) and item.size is not None:
+            found.append(DimsDecl((item.size,), item.size.span))
+        found.append(item)
+    return tuple(found)
+
+
+def numbers(items: Sequence[Item]) -> dict[int, int]:
+    """Number the blocks, by the identity of their heads.
+
+    Those of the forward pass count from 0. A block of the backward pass has the number of the one that
+    it goes back through: the one whose carried values have the gradients that it carries, else the last one
+    over the same dim that is not yet taken. One that has no partner gets a number of its own.
+    """
+    section = "forward"
+    forward: list[Layers] = []
+    found: dict[int, int] = {}
+    free: list[int] = []
+    for item in items:
+        if isinstance(item, Section):
+            section = item.name
+        elif isinstance(item, Layers) and section == "forward":
+            found[id(item)] = len(forward)
+            free.append(len(forward))
+            forward.append(item)
+        elif isinstance(item, Layers):
+            alike = [n for n in free if forward[n].dim.text == item.dim.text]
+            own = [n for n in alike if _goes_back(item, forward[n])]
+            number = (own or alike or [len(found)])[-1]
+            found[id(item)] = number
+            free = [n for n in free if n != number]
+    return found
+
+
+def _goes_back(block: Layers, through: Layers) -> bool:
+    """Say whether a block carries the gradient of a value that another one carries."""
+    mine = {(carry.exit.text, carry.entry.text) for carry in block.carries}
+    return any((f"d{c.entry.text}", f"d{c.exit.text}") in mine for c in through.carries)
+
+
+def inside(items: Sequence[Item]) -> Iterator[tuple[Layers | None, Item]]:
+    """Go through the items, each with the head of the block that it stands in."""
+    block: Layers | None = None
+    left = 0
+    for item in items:
+        yield (block if left else None), item
+        if isinstance(item, Layers):
+            block, left = item, item.length
+        elif left:
+            left -= 1

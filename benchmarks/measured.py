@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from measured_lib import tables
-from measured_lib.programs import step_program
+from measured_lib.programs import step_programs
 from measured_lib.runs import families, Family, models
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
@@ -45,7 +45,9 @@ def page(text: str, wanted: Mapping[str, Iterator[str]]) -> str:
 
     def filled(match: re.Match[str]) -> str:
         lines = wanted.get(match["name"])
-        return match[0] if lines is None else "".join((match[1], *(f"{x}\n" for x in lines), match[3]))
+        return (
+            match[0] if lines is None else "".join((match[1], *(f"{x}\n" for x in lines), match[3]))
+        )
 
     return MARKS.sub(filled, text)
 
@@ -56,8 +58,8 @@ def programs(name: str) -> Iterator[str]:
     runs = [run for family in families() for run in family.runs if run.name == name]
     if not runs:
         sys.exit(f"no run is called {name!r}")
-    for layer in known[runs[0].model]:
-        yield f"# {layer.count} of these\n{step_program(runs[0], layer)}"
+    for text, share in step_programs(runs[0], known[runs[0].model]):
+        yield text if share == 1 else f"# {share} of it on each device\n{text}"
 
 
 def below(found: Family) -> Iterator[str]:

@@ -45,7 +45,9 @@ def nccl() -> Iterator[Point]:
     for operation in PROGRAMS:
         for chip, row in table[operation].items():
             for size, microseconds in zip(table["bytes"], row, strict=True):
-                bound, ring = (_time(operation, chip, size, model) for model in ("link", "link-ring"))
+                bound, ring = (
+                    _time(operation, chip, size, model) for model in ("link", "link-ring")
+                )
                 yield Point(chip, operation, size, bound, ring, microseconds * 1e-6)
 
 
@@ -71,7 +73,9 @@ def single() -> Iterator[Point]:
     for row in table["product"]:
         for size, rate in zip(row["sizes"], row["tflops"], strict=True):
             bound = _product(row["hardware"], row["devices"], size)
-            yield Point(row["name"], "product", str(size), bound, bound, 2 * size**3 / (rate * 1e12))
+            yield Point(
+                row["name"], "product", str(size), bound, bound, 2 * size**3 / (rate * 1e12)
+            )
 
 
 def _product(hardware: str, devices: int, size: int) -> float:

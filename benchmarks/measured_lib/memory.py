@@ -28,14 +28,16 @@ def elementwise(report: Report, *, fused: bool) -> float:
     later = {array for step in plan.backward for array in step.inputs}
     moved = 0.0
     for steps, kept in ((plan.forward, later | set(plan.outputs)), (plan.backward, set[Array]())):
-        for array in _ends(steps, counted, kept):
-            if not (fused and POSITIONS <= {dim.name for dim in array.tensor.dims}):
-                moved += _bytes(report, array)
+        for step, array in _ends(steps, counted, kept):
+            if not (fused and {dim.name for dim in array.tensor.dims} >= POSITIONS):
+                moved += _layers(report, step) * _bytes(report, array)
     return moved / bandwidth
 
 
-def _ends(steps: Sequence[Step], counted: Collection[int], kept: set[Array]) -> Iterator[Array]:
-    """Give what each kernel of a pass reads and writes."""
+def _ends(
+    steps: Sequence[Step], counted: Collection[int], kept: set[Array]
+) -> Iterator[tuple[Step, Array]]:
+    """Give what each kernel of a pass reads and writes, each with a step of the kernel."""
     names = {step.output: step.inputs[0] for step in steps if isinstance(step.op, Rename)}
     kept = {_root(array, names) for array in kept}
     mine = [s for s in steps if s.is_compute and id(s) not in counted and s.output not in names]
@@ -49,20 +51,21 @@ def _ends(steps: Sequence[Step], counted: Collection[int], kept: set[Array]) -> 
     for number, kernel in enumerate(kernels):
         made = {step.output for step in kernel}
         read = {_root(array, names) for step in kernel for array in step.inputs}
-        yield from read - made
+        for array in read - made:
+            yield kernel[0], array
         for array in made:
             if array in kept or readers.get(array, {-1}) != {number}:
-                yield array
+                yield kernel[0], array
 
 
 def _kernels(steps: Sequence[Step], names: Mapping[Array, Array]) -> list[list[Step]]:
-    """Put connected steps together."""
+    """Put connected steps together, those of a block apart from others."""
     group: dict[Array, list[Step]] = {}
     for step in steps:
         own = [step]
         for array in step.inputs:
             other = group.get(_root(array, names))
-            if other is not None and other is not own:
+            if other is not None and other is not own and other[0].loop == step.loop:
                 other += own
                 own = other
                 for each in own:
@@ -75,6 +78,13 @@ def _root(array: Array, names: Mapping[Array, Array]) -> Array:
     while array in names:
         array = names[array]
     return array
+
+
+def _layers(report: Report, step: Step) -> int:
+    """Say how many layers do a step."""
+    if step.loop is None:
+        return 1
+    return int(report.known[report.symbols.of[step.loop.dim.name]])
 
 
 def _bytes(report: Report, array: Array) -> float:

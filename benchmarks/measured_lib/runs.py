@@ -38,8 +38,12 @@ class Layer:
 
     @property
     def head(self) -> bool:
-        """Whether it is a projection outside the layers, which is never computed again."""
-        return self.parts == ("head",)
+        """Whether it stands behind the layers, and is never computed again."""
+        return self.parts[-1] == "head"
+
+
+Model = tuple[Layer, ...]
+"""The kinds of a model's layers, and the head as the last."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class Family:
 SHARED = ("hardware", "seq", "save", "attention", "convention")
 
 
-def models() -> dict[str, tuple[Layer, ...]]:
-    """Read all models: each is its kinds of layers."""
+def models() -> dict[str, Model]:
+    """Read all models."""
     table = tomllib.loads((FOLDER / "models.toml").read_text("utf-8"))
     return {name: tuple(_layer(row) for row in model["layers"]) for name, model in table.items()}
 

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from measured_lib import collectives, toy
 from measured_lib.collectives import Point
-from measured_lib.programs import model_flops, report, step_program, Times, times
-from measured_lib.runs import Convention, families, Family, family, Layer, models, Run
+from measured_lib.programs import model_flops, report, step_programs, Times, times
+from measured_lib.runs import Convention, families, Family, family, Model, models, Run
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def results(key: str) -> tuple[Result, ...]:
     return tuple(_result(run, known[run.model]) for run in family(key).runs)
 
 
-def _result(run: Run, layers: tuple[Layer, ...]) -> Result:
-    flops = model_flops(run, layers)
-    rate = _rate(run, layers)
+def _result(run: Run, model: Model) -> Result:
+    flops = model_flops(run, model)
+    rate = _rate(run, model)
     stated = None
     seconds = run.seconds
     if seconds is None:
@@ -76,17 +76,17 @@ def _result(run: Run, layers: tuple[Layer, ...]) -> Result:
     elif rate is not None:
         each = run.batch * run.seq / run.chips
         stated = rate * (seconds if run.tokens is None else each / run.tokens)
-    whole = model_flops(replace(run, convention="full"), layers)
-    return Result(run, flops, whole, times(run, layers), seconds, stated, toy.seconds(run, layers))
+    whole = model_flops(replace(run, convention="full"), model)
+    return Result(run, flops, whole, times(run, model), seconds, stated, toy.seconds(run, model))
 
 
-def _rate(run: Run, layers: tuple[Layer, ...]) -> float | None:
+def _rate(run: Run, model: Model) -> float | None:
     """Give the published FLOP/s of a chip."""
     if run.tflops is not None:
         return run.tflops * 1e12
     if run.mfu is None:
         return None
-    chip = report(step_program(run, layers[0])).hardware
+    chip = report(step_programs(run, model)[0][0]).hardware
     assert chip is not None
     return run.mfu / 100 * (chip.peak("bf16") or 0)
 
@@ -99,7 +99,7 @@ def flops_table() -> Iterator[str]:
             COUNTED[result.run.convention],
             f"{result.flops / 1e12:,.1f}",
             f"{result.stated / 1e12:,.1f}",
-            f"{100 * result.deviation + 0.0:.3f} %",
+            f"{round(100 * result.deviation, 3) + 0:+.3f} %",
         )
         for each in families()
         for result in results(each.key)
@@ -111,7 +111,16 @@ def flops_table() -> Iterator[str]:
 
 def times_table(each: Family) -> Iterator[str]:
     """List a family's times."""
-    head = ("run", "T_overlapped", "T_serial", "scheduled", "estimate", "measured", "over bound", "over est.")
+    head = (
+        "run",
+        "T_overlapped",
+        "T_serial",
+        "scheduled",
+        "estimate",
+        "measured",
+        "over bound",
+        "over est.",
+    )
     rows = (
         (
             result.run.name,
@@ -139,7 +148,7 @@ def nccl_table() -> Iterator[str]:
     rows = (
         (
             f"{chip} {operation}",
-            *(f"{_micro(point.bound)} {_micro(point.measured)}" for point in own),
+            *(f"{_micro(point.bound)} / {_micro(point.measured)}" for point in own),
             f"{min(point.ratio for point in own):.2f}",
         )
         for (chip, operation), group in groupby(points(), key=lambda p: (p.what, p.operation))
@@ -185,7 +194,7 @@ def single_table() -> Iterator[str]:
 
 def _micro(seconds: float) -> str:
     value = seconds * 1e6
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}" if value < 1 else f"{value:.3g}"
 
 
 def ranks_table() -> Iterator[str]:

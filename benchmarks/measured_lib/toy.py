@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from measured_lib.runs import Layer, Run
+from measured_lib.runs import Layer, Model, Run
 from shardlang.hardware.catalogue import load_hardware
 
 CONSTANT = 0.01
@@ -19,23 +19,23 @@ OPTIMIZER_BYTES = 16
 """Bytes of a parameter that a step reads and writes."""
 
 
-def seconds(run: Run, layers: tuple[Layer, ...]) -> float:
+def seconds(run: Run, model: Model) -> float:
     """Give the six-term time of a step."""
     chip = load_hardware(run.hardware)
     peak, ici, dcn, hbm = (chip.get(name) or 0 for name in ("C", "W_ici", "W_dcn", "W_hbm"))
     peak = chip.peak(run.peak) or peak
     split = run.mesh.get("Y", 1)
     tokens = run.batch * run.seq
-    parameters = sum(layer.count * _parameters(layer) for layer in layers)
-    active = sum(layer.count * _parameters(layer, active=True) for layer in layers)
+    parameters = sum(layer.count * _parameters(layer) for layer in model)
+    active = sum(layer.count * _parameters(layer, active=True) for layer in model)
     attention = sum(
         12 * layer.count * _width(layer) * min(layer.window or run.seq, run.seq)
-        for layer in layers
+        for layer in model
         if not layer.head
     )
     held = parameters / (split * run.stages)
-    wide = max(layer.dims["D"] for layer in layers)
-    deep = sum(layer.count for layer in layers) - 1
+    wide = max(layer.dims["D"] for layer in model)
+    deep = sum(layer.count for layer in model) - 1
     replicas = math.prod(run.mesh.get(axis, 1) for axis in "PZX")
     near = replicas // run.mesh.get("P", 1)
     near = min(near, max(1, int(chip.get("node") or near * split) // split))

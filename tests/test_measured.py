@@ -12,7 +12,11 @@ import shardlang as sl
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
 RECIPES = ("maxtext_tpu7x", "maxtext_v6e", "maxtext_v5p_recipes")
-FEW = ("maxtext_v5p_recipes", "palm", "megatron_recompute")
+FEW = (
+    "maxtext_v5p_recipes",
+    "palm",
+    pytest.param("megatron_recompute", marks=pytest.mark.slow),
+)
 
 
 def lines_of(name: str) -> list[str]:

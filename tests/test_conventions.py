@@ -183,6 +183,35 @@ def test_at_10_llama3_405b():
     assert value(counts, "parameters-all", "token") == pytest.approx(2.435e12, rel=1e-3)
 
 
+# --- published runs ---
+
+
+@pytest.mark.parametrize(
+    ("chips", "hardware", "sizes", "seconds", "convention", "flops", "mfu"),
+    [
+        # MaxText's recipe for TPU7x, llama3.1-70B, which counts attention half
+        (64, "tpu_7x", {"L": 80, "D": 8192, "F": 28672, "N": 8, "G": 8, "K": 128, "V": 128_256,
+                        "B": 256, "T": 8192}, 12.20, "model-causal", 1207.05e12, 0.523),
+        # MaxText's log for v6e, llama3.1-8B, which counts it in full
+        (8, "tpu_v6e", {**LLAMA3_8B, "B": 24, "T": 8192}, 3.443, "model", 413e12, 0.45),
+        # PaLM 540B on two pods of v4, 238.3 k tokens/s: its MFU is the one that the name comes from
+        (6144, "tpu_v4p", {"L": 118, "D": 18432, "F": 73728, "N": 1, "G": 48, "K": 256, "V": 256_000,
+                           "B": 2048, "T": 2048}, 2048 * 2048 / 238.3e3, "model", None, 0.462),
+    ],
+    ids=["recipe", "log", "palm"],
+)  # fmt: skip
+def test_published_runs_have_their_flops_under_their_convention(
+    chips, hardware, sizes, seconds, convention, flops, mfu
+):
+    """FLOP/s of a chip within 0.2 %, and MFU to the digits that are printed."""
+    text = f"mesh X={chips}\n{LLAMA.format(**sizes)}"
+    pace = sl.cost(sl.lower(sl.parse(text)), hardware=hardware).measured(seconds)
+
+    if flops is not None:
+        assert pace.achieved[convention].number == pytest.approx(flops, rel=2e-3)
+    assert pace.utilization[convention].number == pytest.approx(mfu, abs=1e-3)
+
+
 # --- what counts as what ---
 
 

@@ -108,7 +108,7 @@ def _large(value: float) -> str:
     for size, word in _WORDS.items():
         if value >= size:
             return f"{value / size:.4g} {word}"
-    return f"{value:.4g}"
+    return f"{value:_.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _counts_text(found: Counts, width: int) -> Iterator[str]:
@@ -243,7 +243,7 @@ def _facts(report: Report, found: Run) -> Iterator[tuple[str, str]]:
             where = "" if found.priced == "given" else f" ({found.priced})"
             yield "price", f"{float(found.price):g} USD for a device and an hour{where}"
     elif found.priced == "given":
-        yield "price", "--tokens says how many are paid for"
+        yield "price", "with --tokens it gives dollars"
     for name in found.paces:
         if name == "mfu" and found.paces[name].seconds.value is None:
             yield STEP, f"{found.paces[name].seconds} {_head(found)[list(found.paces).index(name)]}"

@@ -28,8 +28,8 @@ import numpy as np
 from shardlang.cost.errors import NotFitted, TooFewRuns
 from shardlang.cost.models import LATENCIES
 from shardlang.cost.report import Report
-from shardlang.cost.symbols import EFFICIENCIES
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.source import Source, Span
 
 Time = Literal["overlapped", "serial"]

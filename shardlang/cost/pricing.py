@@ -32,16 +32,11 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import MEMORY, Overlap, PASSES, Report
-from shardlang.cost.symbols import (
-    dims_and_axes,
-    EFFICIENCIES,
-    FIGURES,
-    known_sizes,
-    make_symbols,
-)
+from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
 from shardlang.hardware.catalogue import Hardware
 from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
 from shardlang.ir.ops import AllReduce, Collective

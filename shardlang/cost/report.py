@@ -21,8 +21,9 @@ from shardlang.cost.formula import Formula
 from shardlang.cost.hardware import hardware_of
 from shardlang.cost.models import Model, MODELS
 from shardlang.cost.quantities import CollectiveCost, ComputeCost, Memory, Quantity, Totals
-from shardlang.cost.symbols import EFFICIENCIES, Symbols
+from shardlang.cost.symbols import Symbols
 from shardlang.hardware.catalogue import Hardware, load_hardware
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import AxisInfo

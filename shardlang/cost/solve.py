@@ -30,8 +30,9 @@ from shardlang.cost.formula import common_factor, Formula, power
 from shardlang.cost.report import Report
 from shardlang.cost.roots import Root, Sums
 from shardlang.cost.split import best_split, Constraint, Pass, read_constraint, Split
-from shardlang.cost.symbols import EFFICIENCIES, Symbols
+from shardlang.cost.symbols import Symbols
 from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.source import Source, Span
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.ir.plan import Plan
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim
@@ -21,14 +22,6 @@ Kind = Literal["dim", "axis", "hardware"]
 
 FIGURES = ("C", "W_ici", "W_dcn", "W_hbm")
 """The hardware figures that formulas use: FLOP/s, and bytes/s of one torus axis, DCN and HBM."""
-
-EFFICIENCIES: Mapping[str, str] = {
-    "C": "E_math",
-    "W_ici": "E_ici",
-    "W_dcn": "E_dcn",
-    "W_hbm": "E_hbm",
-}
-"""What share of a figure is had in practice, by the figure: apart from the hardware, and 1 unless set."""
 
 # What sympy's parser itself writes into the text that it evaluates, and the functions we print.
 _READER_NAMES = frozenset(

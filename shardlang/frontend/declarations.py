@@ -29,7 +29,7 @@ from shardlang.frontend.syntax import (
     OptimizerDecl,
     Word,
 )
-from shardlang.hardware.figures import FIGURES
+from shardlang.hardware.figures import EFFICIENCIES, FIGURES
 from shardlang.ir.printer import size_expr
 from shardlang.ir.program import DimInfo
 from shardlang.ir.size import Name, Number, SizeExpr
@@ -41,10 +41,7 @@ Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
 OPTIMIZERS = ("adam", "adamw", "sgd", "adafactor", "muon", "none")
 """The optimizers that a program may name."""
 
-EFFICIENCIES = ("E_math", "E_ici", "E_dcn", "E_hbm")
-"""Shares of hardware figures that are had in practice."""
-
-HARDWARE_QUANTITIES = frozenset({"C", "T_hop", "T_dcn", *FIGURES, *EFFICIENCIES})
+HARDWARE_QUANTITIES = frozenset({"C", "T_hop", "T_dcn", *FIGURES, *EFFICIENCIES.values()})
 """What `--set` may give beside sizes; so are `M_<axis>`, and all of these with `_hw` behind."""
 
 

@@ -60,6 +60,14 @@ FIGURES: Mapping[str, Kind] = {
 }
 """The figures besides `flops`, in the order in which they are shown."""
 
+EFFICIENCIES: Mapping[str, str] = {
+    "C": "E_math",
+    "W_ici": "E_ici",
+    "W_dcn": "E_dcn",
+    "W_hbm": "E_hbm",
+}
+"""What share of a figure is had in practice, by the figure: no part of a chip, and 1 unless set."""
+
 COUNTS = frozenset({"axes", "links", "chips", "cores", "devices"})
 """Units of figures that are whole numbers."""
 

@@ -114,10 +114,11 @@ def _gradients(state: Lowering, leaves: Iterable[Leaf]) -> Iterator[tuple[Array,
 
 def _back(block: Block, state: Lowering) -> Block:
     """Give the block of the backward pass: it hands on the gradients of what the forward one does."""
-    pairs = [(gradient_of(carry.exit), gradient_of(carry.entry)) for carry in block.carries]
-    known = [(first, last) for first, last in pairs if first.name in state.home]
-    carries = [Carry(first, last, state.home[first.name]) for first, last in known]
-    return replace(block, carries=tuple(carries))
+    carries = (
+        Carry(gradient_of(c.exit), gradient_of(c.entry), state.home[c.exit.name].reduced())
+        for c in block.carries
+    )
+    return replace(block, carries=tuple(c for c in carries if c.entry.name in state.home))
 
 
 def _line(state: Lowering, line: Line) -> None:
@@ -150,7 +151,7 @@ def _line(state: Lowering, line: Line) -> None:
         )
         because = decision.reasons(None)
     made = state.follow(made, route(made, end(made), state.sizes), because, line.span)
-    state.home.setdefault(line.result.name, made.layout)
+    state.home[line.result.name] = made.layout
 
 
 def _add(state: Lowering, line: Line, parts: list[Array], target: Layout) -> Array:

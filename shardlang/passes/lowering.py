@@ -101,6 +101,7 @@ class Lowering:
         around = frozenset(self.at_hand).difference(inside)
         hidden = {name: self.at_hand[name] for name in inside if name in self.at_hand}
         self.scope = Scope(block, around, hidden, self.steps)
+        self.home.update((c.entry.name, c.layout) for c in block.carries if c.layout is not None)
         self.steps = []
         self.at_hand.update((name, list(arrays)) for name, arrays in inside.items())
 
@@ -119,8 +120,9 @@ class Lowering:
         }
         self.at_hand.update(scope.hidden)
         for carry in scope.block.carries:
-            home = Array(carry.exit, self.home[carry.exit.name])
-            self.at_hand[carry.exit.name] = [home]
+            assert carry.layout is not None
+            self.home[carry.exit.name] = carry.layout
+            self.at_hand[carry.exit.name] = [Array(carry.exit, carry.layout)]
         for step in self.steps:
             if step.accumulates:
                 self.at_hand[step.output.name] = [step.output]

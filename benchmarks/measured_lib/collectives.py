@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 import shardlang as sl
 from measured_lib.runs import FOLDER
@@ -84,6 +83,5 @@ def _product(hardware: str, devices: int, size: int) -> float:
     plan = sl.lower(sl.parse(text), forward_only=True)
     chip = sl.cost(plan, hardware=hardware).hardware
     assert chip is not None
-    sets = {name: Fraction(chip.get(name) or 0) / devices for name in ("C", "W_hbm")}
-    dims = {"C": sets["C"], "W_hbm": sets["W_hbm"]}
-    return sl.cost(plan, hardware=hardware, sets=dims).schedule(hbm=True).seconds
+    figures = {name: (chip.get(name) or 0) / devices for name in ("C", "W_hbm")}
+    return sl.cost(plan, hardware=hardware, sets=figures).schedule(hbm=True).seconds

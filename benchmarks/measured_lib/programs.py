@@ -212,19 +212,19 @@ def _times(run: Run, text: str) -> tuple[float, float, float, float]:
     holds only for one that is not.
     """
     fused = run.attention == "causal"
-    own = report(text, _peak(run, text))
-    slower = report(text, _peak(run, text, ATTENTION_RATE))
+    peak, slower = _peak(run, text), _peak(run, text, ATTENTION_RATE)
+    own = report(text, peak)
     math, comms = (float(own.total.quantity(name).value or 0) for name in ("t_math", "t_comms"))
-    scheduled = _scheduled(slower, roofline=not fused)
-    serial = float(slower.total.quantity("t_serial").value or 0)
+    scheduled = _scheduled(text, slower, roofline=not fused)
+    serial = float(report(text, slower).total.quantity("t_serial").value or 0)
     exposed = EXPOSED * max(0.0, serial - scheduled)
     estimate = scheduled + exposed + memory.elementwise(own, fused=fused)
-    return math, comms, _scheduled(own, roofline=not fused), estimate
+    return math, comms, _scheduled(text, peak, roofline=not fused), estimate
 
 
-def _scheduled(found: Report, *, roofline: bool) -> float:
-    """Give the seconds of a report's schedule."""
-    return found.schedule(hbm=roofline).seconds
+def _scheduled(text: str, peak: Fraction | None, *, roofline: bool) -> float:
+    """Give the seconds of a program's schedule."""
+    return report(text, peak).schedule(hbm=roofline).seconds
 
 
 def _peak(run: Run, text: str, attention_rate: Fraction = Fraction(1)) -> Fraction | None:

@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast bench bench-peers golden docs ci
+.PHONY: help setup check format test test-fast bench bench-peers bench-measured golden docs ci
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## make .venv and install the project with its developers' tools
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ bench:  ## start-up against `import sympy`, growth with the program, candidates 
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/throughput.py
+
+bench-measured:  ## what published runs measured against what the library says, into docs/measured.md
+	$(BIN)/python benchmarks/measured.py --write
 
 bench-peers:  ## wire bytes against JAX's partitioners and DTensor (needs the extra `bench`)
 	$(BIN)/python benchmarks/peers.py

@@ -1,0 +1,1 @@
+"""The parts of the report against measured runs; `benchmarks/measured.py` is its command."""

@@ -23,6 +23,7 @@ from shardlang.cli import (
     fmt,
     hardware,
     lower,
+    plot,
     solve,
     verify,
 )
@@ -72,12 +73,13 @@ COMMANDS: tuple[Command, ...] = (
     check,
     verify,
     solve,
+    plot,
     fmt,
     hardware,
 )
 """In the order of the help."""
 
-NOT_YET = frozenset({"plan", "plot"})
+NOT_YET = frozenset({"plan"})
 """Commands of later versions: typing one says so."""
 
 GREETING = """\

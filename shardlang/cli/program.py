@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import Any, TYPE_CHECKING
 
 from shardlang.cli.arguments import KEEPING, Setting, SUB_AXES
 from shardlang.cli.streams import complain, UsageError
@@ -13,6 +14,7 @@ from shardlang.diagnostics import ShardlangError
 from shardlang.source import Source
 
 if TYPE_CHECKING:
+    from shardlang.cost.report import Report
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
     from shardlang.planner.symbolic import Piecewise
@@ -91,6 +93,46 @@ def resolve_text(source: Source, arguments: Namespace) -> Program:
 def names_of(program: Program) -> frozenset[str]:
     """List the dims and axes of a program by name."""
     return frozenset(info.dim.name for info in program.dims).union(program.mesh.names)
+
+
+def several(arguments: Namespace) -> dict[str, tuple[Source, Namespace]]:
+    """Read the files of a command that takes several, by the names that they are shown under.
+
+    That is a file's stem, or its path where two are alike. With each text come its own arguments, without
+    what is set of the dims and axes of other programs.
+    """
+    files: list[str] = arguments.files
+    if len(set(files)) < len(files):
+        raise UsageError("a file is given twice")
+    stems = [PurePath(file).stem for file in files]
+    bare = [_alone(arguments, file, settings=[]) for file in files]
+    sources = [read_text(each) for each in bare]
+    programs = [resolve_text(source, each) for source, each in zip(sources, bare, strict=True)]
+    owned = [names_of(each).union(f"M_{axis}" for axis in each.mesh.names) for each in programs]
+    every = frozenset[str]().union(*owned)
+    found: dict[str, tuple[Source, Namespace]] = {}
+    for file, stem, source, own in zip(files, stems, sources, owned, strict=True):
+        settings = [x for x in arguments.settings if x.name in own or x.name not in every]
+        name = stem if stems.count(stem) == 1 else file
+        found[name] = source, _alone(arguments, file, settings=settings)
+    return found
+
+
+def _alone(arguments: Namespace, file: str, **changed: Any) -> Namespace:
+    return Namespace(**{**vars(arguments), "file": file, "text": None, **changed})
+
+
+def priced(arguments: Namespace, plan: Plan) -> Report:
+    """Price a plan with the hardware and the model of the command line."""
+    from shardlang.cost.report import cost
+
+    return cost(
+        plan,
+        hardware=arguments.hardware,
+        model=arguments.model,
+        overlap=arguments.overlap,
+        sets=hardware_settings(arguments, plan.program),
+    )
 
 
 def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:

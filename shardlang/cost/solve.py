@@ -78,10 +78,12 @@ class Solution:
         }
 
 
-def check_symbol(report: Report, name: str, more: Sequence[str] = ()) -> str:
+def check_symbol(
+    report: Report, name: str, more: Sequence[str] = (), *, where: str = "--for"
+) -> str:
     """Give the symbol that a name of a dim, an axis or a figure has in a report's formulas.
 
-    Raises `ShardlangError` (SH521) for a name that no formula has.
+    Raises `ShardlangError` (SH521) for a name that no formula has, at the option `where`.
     """
     symbols = report.symbols
     symbol = symbols.of.get(name) or symbols.figures.get(name) or name
@@ -92,7 +94,7 @@ def check_symbol(report: Report, name: str, more: Sequence[str] = ()) -> str:
     known = [*symbols.of, *symbols.figures, *more]
     near = get_close_matches(name, known, n=1)
     mistake = UnknownSymbol(name, near[0] if near else None, tuple(known))
-    raise ShardlangError([Diagnostic(Source("--for", name), Span(0, len(name)), mistake)])
+    raise ShardlangError([Diagnostic(Source(where, name), Span(0, len(name)), mistake)])
 
 
 def when(
@@ -109,7 +111,7 @@ def when(
     mesh over them can have. Raises `ShardlangError` for a name that no formula has (SH521).
     """
     name = check_symbol(report, symbol, () if constraint is None else constraint.names)
-    report = _free(report, "--for", [name, *over])
+    report = freed(report, "--for", [name, *over])
     totals = report.totals[which]
     math, comms = (totals.quantity(key).formula for key in ("t_math", "t_comms"))
     followed = _followers(report, name)
@@ -144,7 +146,7 @@ def constraint_of(
                 Source("--over", name), Span(0, len(name)), NotAnAxis(name, tuple(sorted(axes)))
             )
             raise ShardlangError([where])
-    report = _free(report, "--over", over)
+    report = freed(report, "--over", over)
     symbols = report.symbols.of
     constraint = read_constraint(text, over, {})
     product = Monomial(constraint.product.coefficient)
@@ -154,7 +156,7 @@ def constraint_of(
     return Constraint(tuple(symbols[name] for name in over), product, known)
 
 
-def _free(report: Report, where: str, names: Sequence[str]) -> Report:
+def freed(report: Report, where: str, names: Sequence[str]) -> Report:
     """Give a report that takes any sizes of the named axes.
 
     Raises `ShardlangError` (SH524) where the mesh lies on a slice, which gives those sizes.

@@ -196,7 +196,7 @@ def _values(sweep: Sweep, kind: Kind) -> Any:
     if kind != "axis":
         return np.geomspace(sweep.low, sweep.high, POINTS)
     powers = [2.0**power for power in range(ceil(log2(sweep.low)), floor(log2(sweep.high)) + 1)]
-    whole = [end for end in (sweep.low, sweep.high) if end.is_integer()]
+    whole = [end for end in (sweep.low, sweep.high) if floor(end) == end]
     found = sorted({*powers, *whole})
     if len(found) < 2:
         raise wrong("it holds no two powers of two")

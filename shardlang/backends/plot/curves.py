@@ -278,13 +278,13 @@ def _annotate(
             level = crossover.seconds if what == "times" else 1.0
             point = axes.transData.transform((crossover.at, level))
             text = f"{chart.sweep.name} = {scaled(crossover.at, _unit(chart))}"
-            _write(axes, canvas, room, point, text, line.color, height, weight="bold", must=True)
+            _write(axes, canvas, room, [point], text, line.color, height, weight="bold", must=True)
     for line in lines:
         for text, first, last in () if line.curve is None else _runs(line.curve):
             own = pixels[id(line)][:, first : last + 1]
-            middle = own[:, own.shape[1] // 2]
-            if np.all(np.isfinite(middle)) and own.shape[1] > 1:
-                _write(axes, canvas, room, middle, text, line.color, height, must=False)
+            if own.shape[1] > 1:
+                points = [own[:, int(own.shape[1] * share)] for share in (0.5, 0.25, 0.75)]
+                _write(axes, canvas, room, points, text, line.color, height, must=False)
     if what == "ratio":
         _sides(axes, canvas, room, theme, height)
 
@@ -306,7 +306,7 @@ def _write(
     axes: Axes,
     canvas: FigureCanvasAgg,
     room: Room,
-    point: Any,
+    points: Sequence[Any],
     text: str,
     color: str,
     height: float,
@@ -314,9 +314,11 @@ def _write(
     must: bool,
     weight: str = "normal",
 ) -> None:
+    """Write a label near one of some points, the first with room for it."""
     size = SMALL + 0.5 if weight == "bold" else SMALL
     box = (text_width(canvas, text, size, weight) * DPI, height)
-    placed = room.place((float(point[0]), float(point[1])), box, 4 / 72 * DPI, must=must)
+    near = [(float(x), float(y)) for x, y in points if isfinite(x) and isfinite(y)]
+    placed = room.place(near, box, 4 / 72 * DPI, must=must)
     if placed is not None:
         _text(axes, placed, text, color, size, weight)
 

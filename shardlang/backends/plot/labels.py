@@ -25,6 +25,9 @@ PLACES = (
 )
 """Directions from a point: right and up are positive."""
 
+CLEAR = 6
+"""Pixels between a box and the middle of a line, which may be wide."""
+
 
 @dataclass
 class Room:
@@ -35,14 +38,20 @@ class Room:
     boxes: list[Bbox] = field(default_factory=list[Bbox])
 
     def place(
-        self, at: tuple[float, float], size: tuple[float, float], gap: float, *, must: bool
+        self,
+        points: Sequence[tuple[float, float]],
+        size: tuple[float, float],
+        gap: float,
+        *,
+        must: bool,
     ) -> tuple[float, float] | None:
-        """Give the center of a box near a point; None where no place is free and none must be.
+        """Give the center of a box near one of some points; None where none is free and none must be.
 
         Everything is in pixels.
         """
         centers = [
-            (at[0] + right * (size[0] / 2 + gap * far), at[1] + up * (size[1] / 2 + gap * far))
+            (x + right * (size[0] / 2 + gap * far), y + up * (size[1] / 2 + gap * far))
+            for x, y in points
             for far in (1.0, 1.8)
             for right, up in PLACES
         ]
@@ -56,6 +65,8 @@ class Room:
             Bbox.from_bounds(x - size[0] / 2, y - size[1] / 2, size[0], size[1]) for x, y in centers
         ]
         covered = [self._covers(box) for box in boxes]
+        if not covered:
+            return None
         best = covered.index(min(covered))
         if covered[best] and not must:
             return None
@@ -70,7 +81,7 @@ class Room:
             or box.y0 < self.inside.y0
             or box.y1 > self.inside.y1
         )
-        wide = box.padded(2)
+        wide = box.padded(CLEAR)
         x, y = self.lines
         hit = (x > wide.x0) & (x < wide.x1) & (y > wide.y0) & (y < wide.y1)
         others = sum(wide.overlaps(other) for other in self.boxes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -64,11 +65,11 @@ def test_times_of_the_schemes_by_hand():
     """FSDP moves 12DF bytes whatever the batch, tensor parallelism 8BD; both compute 12BDF/N FLOPs."""
     fsdp = curve(FSDP, {"X": 64, "D": D, "F": F}, ("B", 1e4, 1e6))
     tp = curve(TP, {"Y": 64, "D": D, "F": F}, ("B", 1e4, 1e6))
-    math = [12 * b * D * F / (64 * C) for b in fsdp.at]
+    flops = [12 * b * D * F / (64 * C) for b in fsdp.at]
 
     assert (fsdp.at[0], fsdp.at[-1]) == pytest.approx((1e4, 1e6))
-    assert list(fsdp.t_math) == pytest.approx(math)
-    assert list(tp.t_math) == pytest.approx(math)
+    assert list(fsdp.t_math) == pytest.approx(flops)
+    assert list(tp.t_math) == pytest.approx(flops)
     assert list(fsdp.t_comms) == pytest.approx([12 * D * F / W] * len(fsdp.at))
     assert list(tp.t_comms) == pytest.approx([8 * b * D / W for b in tp.at])
     assert list(tp.ratio) == pytest.approx([1.5 * F / (64 * ALPHA)] * len(tp.at))
@@ -329,6 +330,49 @@ def test_text_is_legible_in_both_themes():
     for theme in (LIGHT, DARK):
         for color in (theme.ink, theme.muted, *theme.series):
             assert contrast(color, theme.ground) >= 4.5
+
+
+SEEN = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+"""How colors are seen, in linear RGB: Machado, Oliveira and Fernandes (2009), severity 1."""
+
+
+def lab(color: str, seen) -> tuple[float, float, float]:
+    """Give a color in CIELAB (D65) as somebody sees it."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    r, g, b = (min(max(sum(a * c for a, c in zip(row, linear, strict=True)), 0), 1) for row in seen)
+    x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505
+    y = 0.2126 * r + 0.7152 * g + 0.0722 * b
+    z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+    fx, fy, fz = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+def test_colors_are_told_apart(seen):
+    """No two colors of lines are closer than 20, whoever looks."""
+    from shardlang.backends.plot.style import DARK, LIGHT
+
+    for theme in (LIGHT, DARK):
+        for one, other in itertools.combinations(theme.series, 2):
+            assert math.dist(lab(one, seen), lab(other, seen)) >= 20
 
 
 def test_lines_hold_the_data(drawn):

@@ -104,7 +104,7 @@ def several(arguments: Namespace) -> dict[str, tuple[Source, Namespace]]:
     files: list[str] = arguments.files
     if len(set(files)) < len(files):
         raise UsageError("a file is given twice")
-    stems = [PurePath(file).stem for file in files]
+    stems = ["stdin" if file == "-" else PurePath(file).stem for file in files]
     bare = [_alone(arguments, file, settings=[]) for file in files]
     sources = [read_text(each) for each in bare]
     programs = [resolve_text(source, each) for source, each in zip(sources, bare, strict=True)]

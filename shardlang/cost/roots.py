@@ -104,6 +104,8 @@ class Sums:
 def _drawn(root: Root) -> tuple[Monomial, Monomial]:
     """Draw what can be drawn out of a root: `sqrt(64*D**2*F)` is `8*D` and `F`."""
     degree = root.degree
+    if degree == 1:
+        return root.inside, Monomial()
     outside = Monomial(
         Fraction(1),
         tuple((name, int(p / degree)) for name, p in root.inside.powers if abs(p) >= degree),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import floor, isfinite, log10
+from math import floor, hypot, isfinite, log10
 from typing import Any, Literal, TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,12 @@ SIZE = (7.5, 4.8)
 
 WIDE, PLAIN_WIDTH = 3.6, 1.8
 """Points of a line: that of best splits lies wide below those of the schemes that it takes up."""
+
+RING = 500
+"""How many points of lines the middle of a ring weighs, for labels that look for a place."""
+
+LEADER = 16
+"""Pixels from a label to its point beyond which a line joins them."""
 
 MATH = "math"
 """The name of the dashed line."""
@@ -269,16 +275,21 @@ def _annotate(
     if what == "ratio":
         one = axes.transData.transform([(at[0], 1.0), (at[-1], 1.0)]).T
         drawn.append(dense(*one))
+    rings = [
+        (line, crossover, axes.transData.transform((crossover.at, level)))
+        for line in lines
+        for crossover in (() if line.curve is None else line.curve.crossovers)
+        for level in [crossover.seconds if what == "times" else 1.0]
+    ]
+    # a ring must not be covered at all, so that its middle counts many times
+    drawn += [(np.full(RING, x), np.full(RING, y)) for _, _, (x, y) in rings]
     empty = (np.empty(0), np.empty(0))
     x, y = (np.concatenate(each) for each in zip(*(drawn or [empty]), strict=True))
     room = Room(axes.get_window_extent(), (x, y))
     height = (SMALL + 1) / 72 * DPI
-    for line in lines:
-        for crossover in () if line.curve is None else line.curve.crossovers:
-            level = crossover.seconds if what == "times" else 1.0
-            point = axes.transData.transform((crossover.at, level))
-            text = f"{chart.sweep.name} = {scaled(crossover.at, _unit(chart))}"
-            _write(axes, canvas, room, [point], text, line.color, height, weight="bold", must=True)
+    for line, crossover, point in rings:
+        text = f"{chart.sweep.name} = {scaled(crossover.at, _unit(chart))}"
+        _write(axes, canvas, room, [point], text, line.color, height, weight="bold", must=True)
     for line in lines:
         for text, first, last in () if line.curve is None else _runs(line.curve):
             own = pixels[id(line)][:, first : last + 1]
@@ -321,6 +332,23 @@ def _write(
     placed = room.place(near, box, 4 / 72 * DPI, must=must)
     if placed is not None:
         _text(axes, placed, text, color, size, weight)
+        if must:
+            _lead(axes, near[0], placed, box, color)
+
+
+def _lead(
+    axes: Axes,
+    point: tuple[float, float],
+    center: tuple[float, float],
+    box: tuple[float, float],
+    color: str,
+) -> None:
+    """Join a label to its point where it had to go far."""
+    x, y = (min(max(p, c - b / 2), c + b / 2) for p, c, b in zip(point, center, box, strict=True))
+    if hypot(x - point[0], y - point[1]) <= LEADER:
+        return
+    ends = axes.transAxes.inverted().transform([point, (x, y)])
+    axes.plot(*ends.T, transform=axes.transAxes, color=color, linewidth=0.8, zorder=4)
 
 
 def _text(

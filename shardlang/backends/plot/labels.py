@@ -25,8 +25,14 @@ PLACES = (
 )
 """Directions from a point: right and up are positive."""
 
+DISTANCES = (1.0, 1.8, 3.0, 5.0, 8.0)
+"""How far from its point a label may go, in gaps; one that need not be shown takes the first two alone."""
+
 CLEAR = 6
 """Pixels between a box and the middle of a line, which may be wide."""
+
+APART = 20
+"""Pixels between two boxes in a row."""
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Room:
         centers = [
             (x + right * (size[0] / 2 + gap * far), y + up * (size[1] / 2 + gap * far))
             for x, y in points
-            for far in (1.0, 1.8)
+            for far in (DISTANCES if must else DISTANCES[:2])
             for right, up in PLACES
         ]
         return self.first(centers, size, must=must)
@@ -84,7 +90,8 @@ class Room:
         wide = box.padded(CLEAR)
         x, y = self.lines
         hit = (x > wide.x0) & (x < wide.x1) & (y > wide.y0) & (y < wide.y1)
-        others = sum(wide.overlaps(other) for other in self.boxes)
+        apart = box.padded(APART, CLEAR)
+        others = sum(apart.overlaps(other) for other in self.boxes)
         return 1e6 * outside + 1e3 * others + float(np.count_nonzero(hit))
 
 

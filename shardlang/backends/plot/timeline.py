@@ -162,8 +162,8 @@ def _panel(
                     color=theme.ground,
                     rotation=90 if turned else 0,
                     ha="center",
-                    va="center" if "\n" in text else "center_baseline",
-                    linespacing=1.0,
+                    va="center" if turned or "\n" in text else "center_baseline",
+                    linespacing=1.15,
                     zorder=4,
                 )
     axes.set_xlim(0, end)

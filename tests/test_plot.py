@@ -533,6 +533,8 @@ def test_the_python_of_the_page_runs(monkeypatch):
         ("B=1e6:1e4", 2, "write B=1e4:1e6"),
         ("B=1e4:10k", 2, "is one point"),
         ("B=0:1e4", 2, "begins at 0"),
+        ("B=1:1e31", 2, "from 1e-30 to 1e30"),
+        ("B=1:1e999", 2, "from 1e-30 to 1e30"),
         ("B=0.5:1e4", 2, "a size is at least 1"),
         ("Q=1:10", 2, "no formula of this program has a 'Q'"),
         ("X=5.2:7.9", 2, "no two powers of two"),
@@ -568,6 +570,7 @@ def test_ranges_that_are_none(shardlang, over, status, words):
         (("--over", "B=1:9", "--split", "X=48", *SIZES), 1, "cannot be split evenly"),
         (("--over", "B=1:9", "--set", "Q=1"), 2, "Q is neither a dim nor an axis"),
         (("--over", "B=1:9", "--width", "0.1"), 2, "is not a size in inches"),
+        (("--over", "B=1:9", "--height", "1e999"), 2, "is not a size in inches"),
         (("--over", "X=1:8", "--set", "X=64", "--hardware", "tpu_v5p 4x4x4"), 2, "from the slice"),
     ],
 )

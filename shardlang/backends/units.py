@@ -39,7 +39,7 @@ def count(value: float) -> str:
 def scaled(value: float, unit: str = "") -> str:
     """Print a number in four digits with a prefix, as options take it: `3.482M`, `11.75`, `0.5`."""
     for prefix, size in _PREFIXES:
-        if abs(value) >= size * 0.99995:
+        if size * 0.99995 <= abs(value) < _PREFIXES[0][1] * 1000:
             return f"{value / size:.4g}{unit and ' '}{prefix}{unit}"
     return f"{value:.4g}{unit and ' '}{unit}"
 

@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib import import_module
 from pathlib import PurePath
 from typing import Any, cast, TYPE_CHECKING
@@ -35,6 +36,8 @@ NAME = "plot"
 HELP = "a picture: communication and math over a size, their ratio, or a schedule, as PNG or SVG"
 WHAT = ("times", "ratio", "timeline")
 FORMS = ("svg", "png", "json")
+LEAST, MOST = Fraction(1, 10**30), Fraction(10**30)
+"""The numbers that a range may hold."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,17 @@ def span(text: str) -> Range:
         raise ArgumentTypeError(
             f"{options.shorten(text)} is not NAME=LOW:HIGH, as in B=10k:10M or X=1:256"
         )
-    low, high = (float(options.value(found[i])) for i in (2, 3))
+    low, high = (options.value(found[i]) for i in (2, 3))
     if low <= 0:
         raise ArgumentTypeError(f"{options.shorten(text)} begins at 0: the axis is logarithmic")
+    if not (LEAST <= low <= MOST and LEAST <= high <= MOST):
+        raise ArgumentTypeError(f"{options.shorten(text)} leaves the range from 1e-30 to 1e30")
     if low == high:
         raise ArgumentTypeError(f"{options.shorten(text)} is one point; cost has its numbers")
     if low > high:
         turned = f"{found[1]}={found[3].strip()}:{found[2].strip()}"
         raise ArgumentTypeError(f"{options.shorten(text)} runs backwards; write {turned}")
-    return Range(found[1], low, high)
+    return Range(found[1], float(low), float(high))
 
 
 def split(text: str) -> Split:
@@ -134,10 +139,10 @@ def split(text: str) -> Split:
 
 def inches(text: str) -> float:
     """Read a width or a height."""
-    found = float(options.value(text))
-    if not 2 <= found <= 100:
-        raise ArgumentTypeError(f"{options.shorten(text)} is not a size in inches from 2 to 100")
-    return found
+    found = options.value(text)
+    if not 4 <= found <= 100:
+        raise ArgumentTypeError(f"{options.shorten(text)} is not a size in inches from 4 to 100")
+    return float(found)
 
 
 def run(arguments: Namespace) -> int:
@@ -316,8 +321,6 @@ def _split_versions(
     source: Source, alone: Namespace, axes: tuple[str, ...], devices: int, said: dict[str, None]
 ) -> list[Version]:
     """Price a program under each split, but for those that don't fit its dims or the hardware's slice."""
-    from fractions import Fraction
-
     from shardlang.cost.curves import splits, Version
     from shardlang.frontend.declaration_errors import NotDivisible
     from shardlang.hardware.errors import NotLaid

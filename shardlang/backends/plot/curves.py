@@ -48,6 +48,9 @@ RING = 500
 LEADER = 16
 """Pixels from a label to its point beyond which a line joins them."""
 
+LONGEST = 24
+"""Characters of a name at the end of a line; of a longer one its end is shown."""
+
 MATH = "math"
 """The name of the dashed line."""
 
@@ -124,21 +127,37 @@ def described(chart: Chart) -> str:
 
 
 def _lines(chart: Chart, what: What, theme: Theme) -> Iterator[_Line]:
-    """Give the lines, those that lie on top of others with gaps through which these show."""
+    """Give the lines, those that lie on top of others with gaps through which these show.
+
+    Each T_math has one dashed line, in the color of its program where it has but one.
+    """
     seen: list[Any] = []
     many = len(theme.series)
-    shared = all(_same(c.t_math, chart.curves[0].t_math) for c in chart.curves)
+    maths: list[tuple[Any, list[str], str]] = []
     for index, curve in enumerate(chart.curves):
         color, dash = theme.series[index % many], DASHES[index // many % len(DASHES)]
         y = _positive(curve.t_comms if what == "times" else curve.ratio)
         if any(_same(y, other) for other in seen):
             dash = (0, (5, 5))
         seen.append(y)
-        yield _Line(curve.name, y, color, dash, WIDE if curve.splits else PLAIN_WIDTH, curve)
-        if what == "times" and not shared:
-            yield _Line(f"{curve.name}, {MATH}", _positive(curve.t_math), color, (0, (4, 2)), 1.2)
-    if what == "times" and shared:
-        yield _Line(MATH, _positive(chart.curves[0].t_math), theme.ink, (0, (4, 2)), 1.4)
+        yield _Line(
+            _short(curve.name), y, color, dash, WIDE if curve.splits else PLAIN_WIDTH, curve
+        )
+        for own, names, _ in maths:
+            if _same(own, curve.t_math):
+                names.append(curve.name)
+                break
+        else:
+            maths.append((curve.t_math, [curve.name], color))
+    for own, names, color in maths if what == "times" else ():
+        name = MATH if len(maths) == 1 else f"{MATH} of {_short(', '.join(names))}"
+        shared = len(maths) == 1 or len(names) > 1
+        yield _Line(name, _positive(own), theme.ink if shared else color, (0, (4, 2)), 1.4)
+
+
+def _short(name: str) -> str:
+    """Give the end of a long name."""
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 
 def _positive(values: Sequence[float]) -> Any:
@@ -155,6 +174,7 @@ def _scales(axes: Axes, chart: Chart, what: What, lines: Sequence[_Line]) -> Non
     """Set the logarithmic scales and their ticks."""
     low, high = chart.curves[0].at[0], chart.curves[0].at[-1]
     name = chart.sweep.name
+    inches = [axes.get_window_extent().width / DPI, axes.get_window_extent().height / DPI]
     base = 2 if chart.kind == "axis" else 10
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
@@ -173,14 +193,14 @@ def _scales(axes: Axes, chart: Chart, what: What, lines: Sequence[_Line]) -> Non
         while len(major) > 9:
             major = major[::2]
     else:
-        major, minor = _ticks(low, high, 6)
+        major, minor = _ticks(low, high, int(inches[0] / 0.62))
     axes.xaxis.set_major_locator(FixedLocator(major))
     axes.xaxis.set_minor_locator(FixedLocator(minor) if minor else NullLocator())
     axes.xaxis.set_major_formatter(labelled(lambda value: scaled(value, unit)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     words = {"dim": name, "axis": f"{name}  (devices)", "hardware": name}
     axes.set_xlabel(words[chart.kind] + (f"  ({unit})" if unit else ""))
-    major, minor = _ticks(bottom, top, 4)
+    major, minor = _ticks(bottom, top, int(inches[1] / 0.45))
     axes.yaxis.set_major_locator(FixedLocator(major))
     axes.yaxis.set_minor_locator(FixedLocator(minor))
     axes.yaxis.set_major_formatter(labelled(lambda v: si(v, "s") if what == "times" else scaled(v)))
@@ -197,15 +217,15 @@ def _unit(chart: Chart) -> str:
 
 
 def _ticks(low: float, high: float, most: int) -> tuple[list[float], list[float]]:
-    """Give the ticks of a decade axis with numbers, and those without."""
+    """Give the ticks of a decade axis with numbers, `most` of them at most, and those without."""
     first, last = floor(log10(low)) - 1, floor(log10(high)) + 1
     steps = {n: [m * 10.0**e for e in range(first, last + 1) for m in n] for n in _STEPS}
     inside = {n: [t for t in ts if low * 0.9999 <= t <= high * 1.0001] for n, ts in steps.items()}
-    major = next((ts for ts in inside.values() if len(ts) <= most + 3 and len(ts) >= 3), None)
+    most = max(most, 3)
+    major = next((ts for ts in inside.values() if 3 <= len(ts) <= most), None)
     if major is None:
-        major = inside[_STEPS[-1]] or inside[_STEPS[0]]
-        while len(major) > most + 3:
-            major = major[::2]
+        major = inside[_STEPS[-1]] if len(inside[_STEPS[-1]]) > 1 else inside[_STEPS[0]]
+        major = major[:: -(-len(major) // most)]
     every = inside[_STEPS[0]] if len(inside[_STEPS[-1]]) <= 5 else inside[_STEPS[-1]]
     return major, [tick for tick in every if tick not in major]
 
@@ -287,9 +307,12 @@ def _annotate(
     x, y = (np.concatenate(each) for each in zip(*(drawn or [empty]), strict=True))
     room = Room(axes.get_window_extent(), (x, y))
     height = (SMALL + 1) / 72 * DPI
+    said: set[tuple[str, int]] = set()
     for line, crossover, point in rings:
         text = f"{chart.sweep.name} = {scaled(crossover.at, _unit(chart))}"
-        _write(axes, canvas, room, [point], text, line.color, height, weight="bold", must=True)
+        if (text, round(point[1])) not in said:
+            _write(axes, canvas, room, [point], text, line.color, height, weight="bold", must=True)
+        said.add((text, round(point[1])))
     for line in lines:
         for text, first, last in () if line.curve is None else _runs(line.curve):
             own = pixels[id(line)][:, first : last + 1]

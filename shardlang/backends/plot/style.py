@@ -140,8 +140,9 @@ def heading(
     """Write a title and the lines under it from the top left; give the height it takes in inches."""
     width, height = figure.get_size_inches()
     edge = 0.16
+    size = LARGE * min(1, (width - 2 * edge) / text_width(canvas, title, LARGE, "bold"))
     figure.text(
-        edge / width, 1 - edge / height, title, size=LARGE, weight="bold", color=theme.ink, va="top"
+        edge / width, 1 - edge / height, title, size=size, weight="bold", color=theme.ink, va="top"
     )
     at = edge + 0.27
     for line in lines:
@@ -154,14 +155,18 @@ def heading(
 
 
 def wrapped(canvas: FigureCanvasAgg, line: str, room: float) -> list[str]:
-    """Break a line at its points where it is wider than `room`, in inches."""
+    """Break a line at its points where it is wider than `room`, in inches; at spaces where that is too wide."""
     rows: list[str] = []
     for part in line.split(" · "):
-        joined = f"{rows[-1]} · {part}" if rows else part
-        if rows and text_width(canvas, joined, SMALL + 0.5) <= room:
-            rows[-1] = joined
-        else:
-            rows.append(part)
+        between = " · "
+        fits = text_width(canvas, part, SMALL + 0.5) <= room
+        for piece in [part] if fits else part.split(" "):
+            joined = f"{rows[-1]}{between}{piece}" if rows else piece
+            if rows and text_width(canvas, joined, SMALL + 0.5) <= room:
+                rows[-1] = joined
+            else:
+                rows.append(piece)
+            between = " "
     return rows
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 WIDTH = 9.0
 """Width in inches where nobody asks for another; the height follows from the lanes."""
 
+WIDE = 7.0
+"""Inches from which on the legend is one row."""
+
 LANE, GAP, HEADING = 0.5, 0.07, 0.5
 """Inches of a lane, between lanes, and of a program's heading."""
 
@@ -51,14 +54,15 @@ def timeline(
     tall = [len(each.lanes) * (LANE + GAP) + GAP for each in schedules.values()]
     with drawing(theme):
         needed = sum(tall) + HEADING * len(tall) + 0.5 + 1.1
-        figure, canvas = sheet(width, max(height or needed, 2.0))
+        figure, canvas = sheet(width, max(height or needed, 0.6 * needed))
         title = "What runs when"
         top = heading(figure, canvas, theme, title, [" · ".join(facts)] if facts else [])
+        columns = 4 if width >= WIDE else 2
         figure.legend(
             handles=_legend(theme),
             loc="upper left",
             bbox_to_anchor=(0.16 / width, 1 - (top + 0.06) / figure.get_figheight()),
-            ncols=4,
+            ncols=columns,
             frameon=False,
             fontsize=SMALL + 0.5,
             borderpad=0,
@@ -66,7 +70,7 @@ def timeline(
             handlelength=1.4,
             columnspacing=1.6,
         )
-        top += 0.18
+        top += 0.18 * 4 / columns
         room = figure.get_figheight() - top - 0.5
         scale = (room - HEADING * len(tall)) / sum(tall)
         names = [lane for each in schedules.values() for lane in each.lanes]
@@ -82,9 +86,10 @@ def timeline(
             )
             axes = figure.add_axes(box)
             _panel(axes, canvas, each, end, theme, (width - left - 0.2) / end, (LANE + GAP) * scale)
-            axes.set_title(
-                f"{name}: {summary(each)}", loc="left", size=SMALL + 1, color=theme.ink, pad=15
-            )
+            said = f"{name}: {summary(each)}"
+            if text_width(canvas, said, SMALL + 1) > width - left - 0.2:
+                said = f"{name}: {si(each.seconds, 's')}"
+            axes.set_title(said, loc="left", size=SMALL + 1, color=theme.ink, pad=15)
             top += own * scale
             axes.tick_params(labelbottom=each is list(schedules.values())[-1])
     return Picture(figure, title, described(schedules), schedules, theme)

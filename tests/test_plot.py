@@ -31,6 +31,7 @@ C, W = 4.59e14, 1.8e11
 ALPHA = C / W  # 2550, the book's arithmetic intensity of a v5p
 SIZES = ("--hardware", "tpu_v5p", "--set", f"D={D}", "--set", f"F={F}")
 POD = (FSDP, TP, BOTH, "--over", "B=1e5:1e7", "--split", "X*Y=4096", *SIZES, "--set", "M_X=2")
+KINDS = ("times", "ratio")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -282,11 +283,13 @@ def charts():
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Draw all charts in both themes and both kinds."""
-    return {
+    """Draw all charts in both themes and both kinds, and small."""
+    found = charts()
+    small = {("small", what, False): draw(found["four"], what, size=(4, 4)) for what in KINDS}
+    return small | {
         (name, what, dark): draw(each, what, dark=dark)
-        for name, each in charts().items()
-        for what in ("times", "ratio")
+        for name, each in found.items()
+        for what in KINDS
         for dark in (False, True)
     }
 

@@ -44,8 +44,9 @@ bench-peers:  ## wire bytes against JAX's partitioners and DTensor (needs the ex
 golden:  ## rewrite the golden files: read the diff before you commit it
 	$(BIN)/pytest --update-golden -m 'not jax'
 
-docs:  ## write docs/rules.md, and refresh the outputs that README.md shows
+docs:  ## write docs/rules.md and the pictures, and refresh the outputs that README.md shows
 	$(BIN)/python docs/make_rules.py
+	$(BIN)/python docs/make_plots.py
 	$(BIN)/pytest --update-golden tests/test_readme.py
 
 ci:  ## what CI runs: all of it in a new environment

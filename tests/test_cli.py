@@ -55,16 +55,6 @@ def test_help_goes_to_stdout(shardlang, arguments):
     assert result.out.startswith("usage: shardlang")
 
 
-@pytest.mark.parametrize("name", ["plot"])
-def test_later_commands_say_that_they_are_not_there(shardlang, name):
-    """A command of a later version is refused in one line, and not listed."""
-    result = shardlang(name, MLP)
-
-    assert (result.status, result.out) == (2, "")
-    assert f"`{name}` is not in this version yet" in result.err
-    assert f"\n    {name} " not in shardlang("--help").out
-
-
 def test_unknown_command_gets_a_suggestion(shardlang):
     """A mistyped command names the nearest one."""
     result = shardlang("lowr", MLP)

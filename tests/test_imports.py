@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("jax", "jaxlib", "lark", "numpy", "sympy")
+HEAVY = ("jax", "jaxlib", "lark", "matplotlib", "numpy", "sympy")
 
 
 def loaded(code: str) -> set[str]:
@@ -59,14 +59,14 @@ def test_no_sympy_where_no_formula_is_printed(name):
 
 
 def test_cost_and_emit_load_no_jax():
-    """`cost` and `emit-jax` do not load JAX."""
+    """`cost` and `emit-jax` load neither JAX nor matplotlib."""
     codes = [
         command("cost", "examples/mlp.shd"),
         command("emit-jax", "examples/fsdp.shd", "--set", "X=2"),
     ]
 
     for code in codes:
-        assert not loaded(code) & {"jax", "jaxlib"}
+        assert not loaded(code) & {"jax", "jaxlib", "matplotlib"}
 
 
 @pytest.mark.parametrize("name", ["cost", "lower", "check", "fmt", "emit-jax"])

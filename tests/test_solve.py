@@ -322,3 +322,12 @@ def test_never_has_no_range() -> None:
     found = when(sl.cost(plan, model="link"), "J", "forward")
 
     assert (found.how, found.low, found.high) == ("never", None, None)
+
+
+def test_a_number_of_devices_stands_in_one_piece() -> None:
+    """A number that is no root is printed as it is, however large."""
+    report = report_of(BOTH, hardware="tpu_v5p", overlap="axes")
+    constraint = constraint_of(report, "X*Y=4096", ["X", "Y"], {})
+    found = when(report, "B", "forward", over=["X", "Y"], constraint=constraint)
+
+    assert found.text == "B > 4096*C**2/(F*W_ici**2)"

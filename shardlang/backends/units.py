@@ -51,3 +51,14 @@ def fit(report: Report) -> str:
 def count(value: float) -> str:
     """Print a size of a dim: `48_000`."""
     return f"{value:_}"
+
+
+def scaled(value: float, unit: str = "") -> str:
+    """Print a number in four digits with a prefix, as options take it: `3.482M`, `11.75`, `0.5`."""
+    for prefix, size in _PREFIXES:
+        if size * 0.99995 <= abs(value) < _PREFIXES[0][1] * 1000:
+            return f"{value / size:.4g}{unit and ' '}{prefix}{unit}"
+    return f"{value:.4g}{unit and ' '}{unit}"
+
+
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))

@@ -215,8 +215,8 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
     )
 
 
-def add_model(parser: ArgumentParser) -> None:
-    """Add how collectives are priced."""
+def add_model(parser: ArgumentParser, *, hbm: bool = True) -> None:
+    """Add how collectives are priced and, with `hbm`, whether contractions wait for memory."""
     group = parser.add_argument_group("cost model")
     group.add_argument(
         "--model",
@@ -231,6 +231,12 @@ def add_model(parser: ArgumentParser) -> None:
         choices=("axes",),
         help="axes: collectives over different axes overlap each other",
     )
+    if hbm:
+        group.add_argument(
+            "--hbm",
+            action="store_true",
+            help="no contraction takes less than its reads and writes do at W_hbm",
+        )
 
 
 def add_output(parser: ArgumentParser, formats: Sequence[str] = FORMATS) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import hardware_settings, lower_program, warned
+from shardlang.cli.program import lower_program, priced, warned
 from shardlang.cli.render import to_json
 from shardlang.cli.several import read_programs
 from shardlang.cli.streams import width, write_result
@@ -25,16 +25,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the comparison. A `--set` counts where a program has the name."""
     from shardlang.backends.comparison import Comparison
-    from shardlang.cost.report import cost
 
     reports = {
-        name: cost(
-            warned(lower_program(program, own)),
-            hardware=own.hardware,
-            model=own.model,
-            overlap=own.overlap,
-            sets=hardware_settings(own, program),
-        )
+        name: priced(own, warned(lower_program(program, own)))
         for name, (own, program) in read_programs(arguments).items()
     }
     found = Comparison(reports)

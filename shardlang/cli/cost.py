@@ -8,9 +8,9 @@ from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
 from shardlang.cli.program import (
-    hardware_settings,
     lower_program,
     open_plans,
+    priced,
     read_program,
     warned,
 )
@@ -20,7 +20,6 @@ from shardlang.cli.streams import wants_color, width, write_result
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
     from shardlang.cost.run import Run
-    from shardlang.ir.plan import Plan
 
 NAME = "cost"
 HELP = "the cost of each collective, FLOPs, times, the compute-bound condition, memory"
@@ -35,11 +34,6 @@ def configure(parser: ArgumentParser) -> None:
         "--timeline",
         action="store_true",
         help="simulate a schedule: what runs when, and what communication stays exposed",
-    )
-    parser.add_argument(
-        "--hbm",
-        action="store_true",
-        help="no contraction takes less than its reads and writes do at W_hbm; shows what bounds each",
     )
     group = parser.add_argument_group("training run")
     group.add_argument(
@@ -86,9 +80,9 @@ def run(arguments: Namespace) -> int:
     by_size = open_plans(program, arguments)
     if by_size is None:
         plan = warned(lower_program(program, arguments))
-        write_result(_rendered(_report(plan, arguments), arguments), arguments.output)
+        write_result(_rendered(priced(arguments, plan), arguments), arguments.output)
         return 0
-    reports = [_report(piece.plan, arguments) for piece in by_size.pieces]
+    reports = [priced(arguments, piece.plan) for piece in by_size.pieces]
     if arguments.format == "json":
         conditions = [
             {"condition": piece.text, "bytes": str(piece.cost)} for piece in by_size.pieces
@@ -113,19 +107,6 @@ def run(arguments: Namespace) -> int:
         text = "\n".join([first, *parts])
     write_result(text, arguments.output)
     return 0
-
-
-def _report(plan: Plan, arguments: Namespace) -> Report:
-    from shardlang.cost.report import cost
-
-    return cost(
-        plan,
-        hardware=arguments.hardware,
-        model=arguments.model,
-        overlap=arguments.overlap,
-        sets=hardware_settings(arguments, plan.program),
-        hbm=arguments.hbm,
-    )
 
 
 def _training(report: Report, arguments: Namespace) -> Run | None:

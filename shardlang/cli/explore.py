@@ -32,6 +32,6 @@ def run(arguments: Namespace) -> int:
         Subject(label, warned(lower_program(program, own)), hardware_settings(own, program))
         for label, (own, program) in read_programs(arguments).items()
     ]
-    text = page(subjects, arguments.hardware, arguments.model, arguments.overlap)
+    text = page(subjects, arguments.hardware, arguments.model, arguments.overlap, hbm=arguments.hbm)
     write_result(text, arguments.output)
     return 0

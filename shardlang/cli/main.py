@@ -26,6 +26,7 @@ from shardlang.cli import (
     hardware,
     lower,
     plan,
+    plot,
     solve,
     verify,
 )
@@ -78,13 +79,11 @@ COMMANDS: tuple[Command, ...] = (
     plan,
     explore,
     calibrate,
+    plot,
     fmt,
     hardware,
 )
 """In the order of the help."""
-
-NOT_YET = frozenset({"plot"})
-"""Commands of later versions: typing one says so."""
 
 GREETING = """\
 shardlang: sharded einsums with their collectives, costs and JAX code. Three commands to try:
@@ -195,8 +194,6 @@ def _refuse_unknown(word: str) -> None:
     names = [command.NAME for command in COMMANDS]
     if word.startswith("-") or word in names:
         return
-    if word in NOT_YET:
-        raise UsageError(f"`{word}` is not in this version yet; there are {', '.join(names)}")
     if word.endswith(".shd"):
         raise UsageError(f"{word} is no command; did you mean `shardlang cost {word}`?")
     from difflib import get_close_matches

@@ -13,6 +13,7 @@ from shardlang.diagnostics import ShardlangError
 from shardlang.source import Source
 
 if TYPE_CHECKING:
+    from shardlang.cost.report import Report
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
     from shardlang.planner.symbolic import Piecewise
@@ -90,6 +91,20 @@ def resolve_text(source: Source, arguments: Namespace) -> Program:
 
 def _names(program: Program) -> frozenset[str]:
     return frozenset(info.dim.name for info in program.dims).union(program.mesh.names)
+
+
+def priced(arguments: Namespace, plan: Plan) -> Report:
+    """Price a plan with the hardware and the model of the command line."""
+    from shardlang.cost.report import cost
+
+    return cost(
+        plan,
+        hardware=arguments.hardware,
+        model=arguments.model,
+        overlap=arguments.overlap,
+        sets=hardware_settings(arguments, plan.program),
+        hbm=getattr(arguments, "hbm", False),
+    )
 
 
 def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:

@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 from shardlang.backends.units import si
 from shardlang.cli import arguments as options
-from shardlang.cli.program import hardware_settings, make_plan, read_program
+from shardlang.cli.program import make_plan, priced, read_program
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import UsageError, write_result
 
@@ -62,26 +62,18 @@ def configure(parser: ArgumentParser) -> None:
         help="what their product is, a name or a number",
     )
     options.add_lowering(parser)
-    options.add_model(parser)
+    options.add_model(parser, hbm=False)
     options.add_output(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Print the answers."""
-    from shardlang.cost.report import cost
     from shardlang.cost.solve import when
 
     over = _axes(arguments)
     more = _own_symbols(arguments)
     plan = make_plan(arguments)
-    given = hardware_settings(arguments, plan.program)
-    report = cost(
-        plan,
-        hardware=arguments.hardware,
-        model=arguments.model,
-        overlap=arguments.overlap,
-        sets=given,
-    )
+    report = priced(arguments, plan)
     constraint = _constraint(arguments, over, report, more)
     passes: tuple[Pass, ...] = (
         ("forward",) if arguments.passes == "forward" else ("forward", "backward", "total")

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, IO, TextIO
 
 DEFAULT_WIDTH = 80
 """Columns of a table where the terminal doesn't say."""
@@ -67,16 +67,28 @@ def write_result(text: str, path: str | None = None) -> None:
     if text and not text.endswith("\n"):
         text += "\n"
     if path is not None and path != "-":
-        _write_file(text, path)
+        write_file(text.encode("utf-8", "backslashreplace"), path)
         return
     stdout = _present(sys.stdout)
     if stdout is None:
         if text:
             raise OutputError("there is no standard output to write the result to")
         return
+    _flushed(stdout, stdout, text)
+
+
+def write_bytes(content: bytes) -> None:
+    """Write a result that is no text to stdout; raises `OutputError` as `write_result` does."""
+    stdout = _present(sys.stdout)
+    if stdout is None:
+        raise OutputError("there is no standard output to write the result to")
+    _flushed(stdout, stdout.buffer, content)
+
+
+def _flushed(stdout: TextIO, stream: IO[Any], content: object) -> None:
     try:
-        stdout.write(text)
-        stdout.flush()
+        stream.write(content)
+        stream.flush()
     except BrokenPipeError:
         discard(stdout)
     except OSError as error:
@@ -84,9 +96,10 @@ def write_result(text: str, path: str | None = None) -> None:
         raise OutputError(f"can't write to standard output: {error.strerror or error}") from None
 
 
-def _write_file(text: str, path: str) -> None:
+def write_file(content: bytes, path: str) -> None:
+    """Write a file; raises `UsageError` where that can't be done."""
     try:
-        Path(path).write_bytes(text.encode("utf-8", "backslashreplace"))
+        Path(path).write_bytes(content)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"can't write {path}: {why}") from None

@@ -293,3 +293,80 @@ class NotFitted(Mistake):
     def hint(self) -> str:
         """Say what can be."""
         return self.advice
+
+
+@dataclass(frozen=True)
+class LoneAxis(Mistake):
+    """`--over X=1:16` where the program has X=1, and so no collectives over X."""
+
+    code: ClassVar[str] = "SH541"
+    title: ClassVar[str] = "axis of size 1"
+
+    name: str
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return (
+            f"the axis '{self.name}' has size 1 in this program, which has no collectives over it"
+        )
+
+    def hint(self) -> str:
+        """Say how they come back."""
+        return f"lower it with another size: --set {self.name}=2"
+
+
+@dataclass(frozen=True)
+class BadRange(Mistake):
+    """`--over B=0.5:4`: a range that a size or an axis can't take."""
+
+    code: ClassVar[str] = "SH542"
+    title: ClassVar[str] = "no range"
+
+    text: str
+    why: str
+
+    def message(self) -> str:
+        """Say what is wrong with it."""
+        return f"'{self.text}' is no range to draw: {self.why}"
+
+    def hint(self) -> str:
+        """Show how one is written."""
+        return "write --over B=10k:10M for a dim, --over X=1:256 for an axis"
+
+
+@dataclass(frozen=True)
+class NotDrawn(Mistake):
+    """A curve of a plan with other sizes or figures left open."""
+
+    code: ClassVar[str] = "SH543"
+    title: ClassVar[str] = "a curve needs numbers"
+
+    name: str
+    why: str
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"a curve over {self.name} needs every other size and figure, and {self.why}"
+
+    def hint(self) -> str:
+        """Say how to give them."""
+        return "give sizes with --set, and figures with --hardware or --set"
+
+
+@dataclass(frozen=True)
+class BadSplit(Mistake):
+    """`--split` that no program can follow."""
+
+    code: ClassVar[str] = "SH544"
+    title: ClassVar[str] = "no split"
+
+    text: str
+    why: str
+
+    def message(self) -> str:
+        """Say what is wrong with it."""
+        return f"'{self.text}' is no split to choose from: {self.why}"
+
+    def hint(self) -> str:
+        """Show how one is written."""
+        return "write --split 'X*Y=64': axes of the mesh, and how many devices they have together"

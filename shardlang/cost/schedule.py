@@ -40,7 +40,7 @@ NETWORK = "network"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A step on its lanes, from `start` to `end` in seconds."""
+    """A step on its lanes, from `start` to `end` in seconds; `name` is short: `AllGather_X W_in`, `Tmp`."""
 
     lanes: tuple[str, ...]
     start: float
@@ -48,6 +48,7 @@ class Event:
     section: Pass
     text: str
     critical: bool
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Timeline:
                     "end": event.end,
                     "pass": event.section,
                     "text": event.text,
+                    "name": event.name,
                     "critical": event.critical,
                 }
                 for event in self.events
@@ -123,6 +125,7 @@ def schedule(report: Report) -> Timeline:
         left[index] = seconds[index] + max((left[r] for r in readers[index]), default=0.0)
     places = [_place(report, step, lanes) for _, step in steps]
     starts = _run(needs, readers, seconds, left, places)
+    moves = {id(cost.step): f"{cost.move} {cost.tensor}" for cost in report.collectives}
     events = [
         Event(
             places[i],
@@ -131,6 +134,7 @@ def schedule(report: Report) -> Timeline:
             section,
             statement(step),
             step.critical,
+            moves.get(id(step), step.output.name),
         )
         for i, (section, step) in enumerate(steps)
         if seconds[i]

@@ -80,10 +80,12 @@ class Solution:
         }
 
 
-def check_symbol(report: Report, name: str, more: Sequence[str] = (), where: str = "--for") -> str:
+def check_symbol(
+    report: Report, name: str, more: Sequence[str] = (), *, where: str = "--for"
+) -> str:
     """Give the symbol that a name of a dim, an axis or a figure has in a report's formulas.
 
-    Raises `ShardlangError` (SH521) for a name that no formula has.
+    Raises `ShardlangError` (SH521) for a name that no formula has, at the option `where`.
     """
     symbols = report.symbols
     symbol = symbols.of.get(name) or symbols.figures.get(name) or name

@@ -349,9 +349,9 @@ def _whole(
     """Find the best split into whole numbers."""
     if time is None or total is None or total.denominator != 1 or total > _LARGEST:
         return {}, None
-    divisors = _divisors(int(total))
+    sizes = divisors(int(total))
     best: tuple[float, tuple[int, ...]] | None = None
-    for chosen in itertools.product(divisors, repeat=len(over) - 1):
+    for chosen in itertools.product(sizes, repeat=len(over) - 1):
         rest = int(total)
         if rest % math.prod(chosen):
             continue
@@ -362,6 +362,7 @@ def _whole(
     return dict(zip(over, best[1], strict=True)), best[0]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """List the divisors of a number, the small ones first."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})

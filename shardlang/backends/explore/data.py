@@ -56,9 +56,11 @@ def page_data(
     hardware: str | Hardware | None = None,
     model: str | Model = "book",
     overlap: Overlap = None,
+    *,
+    hbm: bool = False,
 ) -> dict[str, Any]:
     """Give all that a page needs to compute, as JSON. Raises `ShardlangError` as `cost` does."""
-    return _Page(subjects, hardware, model, overlap).data()
+    return _Page(subjects, hardware, model, overlap, hbm=hbm).data()
 
 
 class _Page:
@@ -70,12 +72,15 @@ class _Page:
         hardware: str | Hardware | None,
         model: str | Model,
         overlap: Overlap,
+        *,
+        hbm: bool,
     ) -> None:
         self.subjects = subjects
+        self.hbm = hbm
         self.model: str | Model = model
         self.overlap: Overlap = overlap
         # asked for as it stands, so that what is wrong with the start is said as `cost` says it
-        self.base = [cost(s.plan, hardware, model, overlap, s.sets) for s in subjects]
+        self.base = [cost(s.plan, hardware, model, overlap, s.sets, hbm=hbm) for s in subjects]
         self.machines = machines([s.plan.program for s in subjects], hardware)
         self.table = Formulas()
         self.grids: dict[tuple[AxisInfo, ...], Grid] = {}
@@ -210,7 +215,7 @@ class _Page:
             names = self._names(base)
             alone = {info.axis.name: 1 for info in base.axes}
             sets = {**subject.sets, **alone, "hbm": UNLIMITED}
-            report = cost(subject.plan, chip, self.model, self.overlap, sets)
+            report = cost(subject.plan, chip, self.model, self.overlap, sets, hbm=self.hbm)
             figures = [
                 [self.table.variables[names[symbol]], number(value)]
                 for symbol, value in report.known.items()
@@ -313,7 +318,9 @@ class _Page:
             if way not in found:
                 found[way] = len(reports)
                 sets = {**subject.sets, **grid.at(sizes)}
-                reports.append(cost(subject.plan, machine.asked, self.model, self.overlap, sets))
+                reports.append(
+                    cost(subject.plan, machine.asked, self.model, self.overlap, sets, hbm=self.hbm)
+                )
             layout.append(found[way])
         return self.layouts.setdefault(tuple(layout), len(self.layouts)), reports
 

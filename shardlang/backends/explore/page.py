@@ -29,6 +29,8 @@ def page(
     hardware: str | Hardware | None = None,
     model: str | Model = "book",
     overlap: Overlap = None,
+    *,
+    hbm: bool = False,
 ) -> str:
     """Make the page of one or several programs, side by side.
 
@@ -43,7 +45,7 @@ def page(
         "STYLE_HASH": _hash(style),
         "SCRIPT": script,
         "SCRIPT_HASH": _hash(script),
-        "DATA": script_json(page_data(subjects, hardware, model, overlap)),
+        "DATA": script_json(page_data(subjects, hardware, model, overlap, hbm=hbm)),
     }
     # one pass, so that nothing that is put in is read as a mark
     return re.sub(r"\{\{([A-Z_]+)\}\}", lambda mark: parts[mark[1]], _text("page.html"))

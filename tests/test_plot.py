@@ -560,7 +560,6 @@ def test_ranges_that_are_none(shardlang, over, status, words):
         ((), 2, "what is the picture over?"),
         (("--over", "B=1:9", "--format", "jpg"), 2, "invalid choice"),
         (("--over", "B=1:9"), 1, "no value is known for C, D, F, W_ici, X"),
-        (("--over", "B=1:9", "--hbm"), 2, "--hbm goes with --what timeline"),
         (("--over", "B=1:9", "--what", "timeline"), 2, "a timeline is of given sizes"),
         (("--what", "timeline"), 1, "a schedule needs every size and figure"),
         (("--over", "X=1:8", "--set", "X=1", "--set", "B=9", *SIZES), 2, "has size 1"),

@@ -133,6 +133,24 @@ def test_memory_makes_weights_split():
         assert all(array.layout.used for array in each.arrays[1:3])
 
 
+def test_weights_that_the_backward_pass_does_not_read_are_split_too():
+    """Of an input without a gradient the weight is read forward alone; what does not fit is split all the same."""
+    text = "optimizer adam\ndims B=1024, D=64Ki, F=64Ki\ninput In: int8[B, D]\nOut[B, F] = In ·_D W[D, F]"
+    found = sl.best_meshes(sl.parse(text), 16, hardware="tpu_v5e")
+
+    assert found.candidates
+    assert all(c.memory <= 16 * 10**9 for c in found.candidates)
+
+
+def test_blocks_keep_their_layouts():
+    """A whole model is planned on each mesh with the layouts that it has, and a note says so."""
+    found = sl.best_meshes(sl.load("examples/llama.shd"), 1024, strategy="book")
+
+    assert found.notes == ("layouts are not searched: layers L are a block",)
+    assert found.candidates
+    assert all(c.written for c in found.candidates)
+
+
 def test_answers_are_ranked_and_differ():
     """Times rise from one answer to the next, and no two are the same in everything."""
     program = sl.load("examples/mlp.shd")

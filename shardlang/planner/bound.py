@@ -88,6 +88,10 @@ class Folded:
         for index, value in enumerate(problem.values):
             slots = [*value.sources, *value.targets]
             if not value.targets and not value.terminals:
+                for (
+                    slot
+                ) in value.sources:  # nothing reads it: it costs nothing, wherever it is made
+                    self.folded[slot] = True
                 continue
             if not slots:
                 assert value.root is not None

@@ -88,6 +88,8 @@ def place(
     """
     if any(isinstance(statement.op, Relayout) for statement in program.statements):
         raise UnplannableError("the program states collectives")
+    if program.blocks:
+        raise UnplannableError(f"layers {program.blocks[0].dim} are a block")
     book = lower(program, "book", forward_only=forward_only)
     free = _free(program, book, forward_only=forward_only)
     weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}

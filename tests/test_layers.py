@@ -306,6 +306,7 @@ def test_mistakes_have_a_code_and_a_place(text, expected):
         ("x2 -> x:", "x2 -> y:", "SH267"),
         ("x2[B_X] = x[B_X] ⊙", "g[B] = AllGather_X(x[B_X])\n    x2[B] = g[B] ⊙ g[B]  //", "SH313"),
         ("y[B_X] = x2[B_X]", "y[B_X] = h[B_X] ⊙ x2[B_X]", "SH261"),
+        ("    x2[B_X] = x[B_X]", "    x[B_X] = gelu(x[B_X])\n    x2[B_X] = x[B_X]", "SH269"),
     ],
 )
 def test_explicit_blocks_are_checked(old, new, code):
@@ -318,6 +319,17 @@ def test_explicit_blocks_are_checked(old, new, code):
 
     assert [] == mistakes(good)
     assert code in [found for found, _ in mistakes(bad)]
+
+
+def test_integers_are_handed_on_without_gradients():
+    """A counter goes through the layers beside the values; nothing is handed back for it."""
+    text = "input n: int32[B], x: [B, D]\nlayers L:\n  n = n + n\n  x = x ⊙ x\n"
+    plan = sl.lower(sl.parse(text))
+
+    assert [["n2", "x2"], ["dx"]] == [
+        [carry.exit.name for carry in steps[0].loop.carries]
+        for steps in (plan.forward, plan.backward)
+    ]
 
 
 def test_names_such_as_layers_stay_names():

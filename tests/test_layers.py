@@ -290,6 +290,7 @@ HEAD = "input x: [B_X, D]\n"
         ("layers 0:\n  x = x ⊙ x\n", ("SH116", "0")),
         ("layers L=0:\n  x = x ⊙ x\n", ("SH212", "L=0")),
         ("layers L: x = x ⊙ x\n", ("SH101", "x")),
+        ("layers X:\n  x = x ⊙ x\n", ("SH204", "X")),
     ],
 )  # fmt: skip
 def test_mistakes_have_a_code_and_a_place(text, expected):

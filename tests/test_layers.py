@@ -353,3 +353,24 @@ def test_plans_by_size_need_a_program_without_blocks():
         sl.plans(sl.parse(MLP))
 
     assert "SH351" == caught.value.diagnostics[0].mistake.code
+
+
+def test_the_lint_counts_every_layer(shardlang, tmp_path):
+    """A line of a block that moves too much does so in each layer, and `--fix` writes the better one."""
+    path = tmp_path / "a.shd"
+    path.write_text(
+        "mesh X=4, Y=2\ndims B=8, D=16, F=32, L=5\nforward:\n  layers L:\n"
+        "    h[B_X, F_Y] = x[B_X, D] ·_D W[D, F_Y]\n"
+        "    y[B_X, D]{U_Y} = h[B_X, F_Y] ·_F V[F_Y, D]\n"
+        "    y[B_X, D] = AllReduce_Y(y[B_X, D]{U_Y})\n"
+        "    y[B_X, D_Y] = Slice_{Y,D}(y[B_X, D])\n"
+        "    x2[B_X, D] = AllGather_Y(y[B_X, D_Y])\n",
+        encoding="utf-8",
+    )
+    found = shardlang("check", "--explicit", path)
+    shardlang("check", "--explicit", "--fix", path)
+
+    # y is 2 rows of 16 bf16: 64 bytes sent for an AllReduce and 32 for the gather; 64 is enough.
+    assert "a device would move 160 B less" in found.out
+    assert "AllGather" not in path.read_text(encoding="utf-8")
+    assert "  layers L:\n    h[" in path.read_text(encoding="utf-8")

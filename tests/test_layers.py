@@ -290,6 +290,7 @@ HEAD = "input x: [B_X, D]\n"
         ("layers 0:\n  x = x ⊙ x\n", ("SH116", "0")),
         ("layers L=0:\n  x = x ⊙ x\n", ("SH212", "L=0")),
         ("layers L: x = x ⊙ x\n", ("SH101", "x")),
+        ("layers X:\n  x = x ⊙ x\n", ("SH204", "X")),
     ],
 )  # fmt: skip
 def test_mistakes_have_a_code_and_a_place(text, expected):
@@ -306,6 +307,7 @@ def test_mistakes_have_a_code_and_a_place(text, expected):
         ("x2 -> x:", "x2 -> y:", "SH267"),
         ("x2[B_X] = x[B_X] ⊙", "g[B] = AllGather_X(x[B_X])\n    x2[B] = g[B] ⊙ g[B]  //", "SH313"),
         ("y[B_X] = x2[B_X]", "y[B_X] = h[B_X] ⊙ x2[B_X]", "SH261"),
+        ("    x2[B_X] = x[B_X]", "    x[B_X] = gelu(x[B_X])\n    x2[B_X] = x[B_X]", "SH269"),
     ],
 )
 def test_explicit_blocks_are_checked(old, new, code):
@@ -318,6 +320,17 @@ def test_explicit_blocks_are_checked(old, new, code):
 
     assert [] == mistakes(good)
     assert code in [found for found, _ in mistakes(bad)]
+
+
+def test_integers_are_handed_on_without_gradients():
+    """A counter goes through the layers beside the values; nothing is handed back for it."""
+    text = "input n: int32[B], x: [B, D]\nlayers L:\n  n = n + n\n  x = x ⊙ x\n"
+    plan = sl.lower(sl.parse(text))
+
+    assert [["n2", "x2"], ["dx"]] == [
+        [carry.exit.name for carry in steps[0].loop.carries]
+        for steps in (plan.forward, plan.backward)
+    ]
 
 
 def test_names_such_as_layers_stay_names():
@@ -340,3 +353,24 @@ def test_plans_by_size_need_a_program_without_blocks():
         sl.plans(sl.parse(MLP))
 
     assert "SH351" == caught.value.diagnostics[0].mistake.code
+
+
+def test_the_lint_counts_every_layer(shardlang, tmp_path):
+    """A line of a block that moves too much does so in each layer, and `--fix` writes the better one."""
+    path = tmp_path / "a.shd"
+    path.write_text(
+        "mesh X=4, Y=2\ndims B=8, D=16, F=32, L=5\nforward:\n  layers L:\n"
+        "    h[B_X, F_Y] = x[B_X, D] ·_D W[D, F_Y]\n"
+        "    y[B_X, D]{U_Y} = h[B_X, F_Y] ·_F V[F_Y, D]\n"
+        "    y[B_X, D] = AllReduce_Y(y[B_X, D]{U_Y})\n"
+        "    y[B_X, D_Y] = Slice_{Y,D}(y[B_X, D])\n"
+        "    x2[B_X, D] = AllGather_Y(y[B_X, D_Y])\n",
+        encoding="utf-8",
+    )
+    found = shardlang("check", "--explicit", path)
+    shardlang("check", "--explicit", "--fix", path)
+
+    # y is 2 rows of 16 bf16: 64 bytes sent for an AllReduce and 32 for the gather; 64 is enough.
+    assert "a device would move 160 B less" in found.out
+    assert "AllGather" not in path.read_text(encoding="utf-8")
+    assert "  layers L:\n    h[" in path.read_text(encoding="utf-8")

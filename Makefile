@@ -29,10 +29,11 @@ test:  ## all tests
 test-fast:  ## the tests that need neither JAX nor patience
 	$(BIN)/pytest -m 'not jax and not slow'
 
-bench:  ## start-up against `import sympy`, and how time grows with the program
+bench:  ## start-up against `import sympy`, growth with the program, candidates a second
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/throughput.py
 
 bench-peers:  ## wire bytes against JAX's partitioners and DTensor (needs the extra `bench`)
 	$(BIN)/python benchmarks/peers.py

@@ -1,16 +1,20 @@
-"""Print how the time to lower and to cost grows with the number of einsums in one program.
+"""Print how the time to lower, to cost and to compile grows with the number of einsums in one program.
 
-Linear growth shows as a time per einsum that stays the same.
+`cost` and `link` are the cost under the two models, `compile` makes a function of X, Y and B of the
+latter. Linear growth shows as a time per einsum that stays the same; the last column is that of parse,
+lower, cost and compile together.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from itertools import pairwise
 
 import shardlang as sl
 
 SIZES = (100, 300, 1_000)
+STAGES = ("parse", "lower", "cost", "link", "compile")
 
 
 def program(einsums: int) -> str:
@@ -23,25 +27,35 @@ def program(einsums: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measure(einsums: int) -> list[float]:
+    """Give the seconds of each stage."""
+    times = [time.perf_counter()]
+    resolved = sl.parse(program(einsums))
+    times.append(time.perf_counter())
+    plan = sl.lower(resolved)
+    times.append(time.perf_counter())
+    sl.cost(plan).to_dict()
+    times.append(time.perf_counter())
+    report = sl.cost(plan, model="link")
+    report.to_dict()
+    times.append(time.perf_counter())
+    report.compile(["X", "Y", "B"])
+    times.append(time.perf_counter())
+    return [end - start for start, end in pairwise(times)]
+
+
 def main() -> int:
     """Print a line a size."""
-    sl.cost(sl.lower(sl.parse(program(2)))).to_dict()  # modules load once
-    print(f"{'einsums':>8}{'parse':>10}{'lower':>10}{'cost':>10}{'sum':>10}{'per einsum':>12}")
+    measure(2)  # modules load once
+    heads = "".join(f"{name:>10}" for name in (*STAGES, "sum"))
+    print(f"{'einsums':>8}{heads}{'per einsum':>13}")
     first = 0.0
     for einsums in SIZES:
-        text = program(einsums)
-        start = time.perf_counter()
-        resolved = sl.parse(text)
-        parsed = time.perf_counter()
-        plan = sl.lower(resolved)
-        lowered = time.perf_counter()
-        sl.cost(plan).to_dict()
-        costed = time.perf_counter()
-        parts = (parsed - start, lowered - parsed, costed - lowered, costed - start)
-        each = (costed - start) / einsums
+        parts = measure(einsums)
+        each = sum(parts) / einsums
         first = first or each
-        cells = "".join(f"{part:>9.2f}s" for part in parts)
-        print(f"{einsums:>8}{cells}{each * 1000:>10.2f}ms  ({each / first:.2f} x the first)")
+        cells = "".join(f"{part:>9.2f}s" for part in (*parts, sum(parts)))
+        print(f"{einsums:>8}{cells}{each * 1000:>11.2f}ms  ({each / first:.2f} x the first)")
     return 0
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardlang.ir.plan import Plan
     from shardlang.ir.program import Program
     from shardlang.ir.types import Array, Mesh
+    from shardlang.planner.meshes import Ranking
     from shardlang.planner.prices import Prices
     from shardlang.planner.reshard import Route
     from shardlang.planner.symbolic import Piecewise
@@ -35,6 +36,7 @@ __all__ = [
     "Diagnostic",
     "ShardlangError",
     "__version__",
+    "best_meshes",
     "check",
     "cost",
     "emit_jax",
@@ -161,6 +163,45 @@ def plans(
         prices,
         keep_gathered=keep_gathered,
         forward_only=forward_only,
+    )
+
+
+def best_meshes(
+    program: Program,
+    chips: int,
+    *,
+    hardware: str | None = None,
+    axes: int | None = None,
+    layouts: bool = True,
+    strategy: Literal["book", "optimal"] = "optimal",
+    objective: Literal["time", "serial"] = "time",
+    prices: str | Prices = "link",
+    memory_limit: float | Fraction | None = None,
+    keep_gathered: bool | None = None,
+    forward_only: bool = False,
+    budget: float | None = None,
+) -> Ranking:
+    """Find the best meshes of so many chips, and the layouts of leaves and outputs on them.
+
+    The result has `.candidates`, best first, each with `.mesh`, `.arrays`, `.plan`, its times in seconds and
+    the bytes of memory. `layouts=False` takes the layouts as they are written. Raises `ShardlangError` where
+    a size or the hardware is missing, and where nothing fits.
+    """
+    from shardlang.planner.meshes import best_meshes as find
+
+    return find(
+        program,
+        chips,
+        hardware=hardware,
+        axes=axes,
+        layouts=layouts,
+        strategy=strategy,
+        objective=objective,
+        prices=prices,
+        memory_limit=memory_limit,
+        keep_gathered=keep_gathered,
+        forward_only=forward_only,
+        budget=budget,
     )
 
 

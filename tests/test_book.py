@@ -742,7 +742,7 @@ softmax_S(s[B, K, G, T, S]) ·_S v[B, S, K, H] -> o[B, T, K, G, H]
 def fused_intensity() -> Any:
     """Give FLOPs over bytes of attention as one kernel: queries, keys and values in, its result out."""
     report = report_of(ATTENTION, forward=True)
-    return sympy.simplify(report.forward.flops / report.forward.hbm_fused)
+    return sympy.simplify(report.forward.flops / report.forward.fused_bytes)
 
 
 def test_tf_05_attention_that_shares_keys() -> None:

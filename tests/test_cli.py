@@ -55,7 +55,7 @@ def test_help_goes_to_stdout(shardlang, arguments):
     assert result.out.startswith("usage: shardlang")
 
 
-@pytest.mark.parametrize("name", ["plan", "plot"])
+@pytest.mark.parametrize("name", ["plot"])
 def test_later_commands_say_that_they_are_not_there(shardlang, name):
     """A command of a later version is refused in one line, and not listed."""
     result = shardlang(name, MLP)

@@ -81,10 +81,10 @@ def test_a_size_of_one_program_alone_is_set_there(shardlang):
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        ((FILES[0], FILES[0]), 2, "a file is given twice"),
+        ((FILES[0], "-"), 2, "several programs are read from files"),
         ((FILES[0], "nothing.shd"), 2, "there is no file nothing.shd"),
         ((FILES[0], FILES[2], "--set", "Q=3"), 2, "Q is neither a dim nor an axis"),
-        ((), 2, "FILE"),
+        ((), 2, "no program given"),
     ],
 )
 def test_what_cannot_be_compared(shardlang, arguments, status, words):
@@ -103,3 +103,10 @@ def test_files_of_the_same_name_are_told_apart(shardlang, tmp_path):
 
     assert str(other).replace("_", "\\_") in out
     assert "| dp |" not in out
+
+
+def test_a_file_twice_is_two_rows(shardlang):
+    """The same file can stand beside itself: its rows are numbered."""
+    out = shardlang("compare", FILES[0], FILES[0]).out
+
+    assert ["(1)", "(2)"] == re.findall(r"dp\.shd (\(\d\))", out.split("\n\n")[0])

@@ -104,7 +104,7 @@ def test_memory_has_its_own_in_the_schedule():
     """A small batch is bound by reading weights: at half the bandwidth it takes twice as long."""
     sizes = {"X": 1, "B": 8, "D": 8192, "F": 32_768}
     full, half = (
-        report("dp", sizes, hardware="tpu_v5p", sets=sets).schedule(hbm=True).seconds
+        report("dp", sizes, hardware="tpu_v5p", sets=sets, hbm=True).schedule().seconds
         for sets in ({}, {"E_hbm": 0.5})
     )
 

@@ -47,6 +47,15 @@ def test_wheel_has_the_data_files(wheel):
     assert "shardlang/py.typed" in wheel
 
 
+def test_wheel_has_the_files_of_the_page(wheel):
+    """What `explore` puts into a page is installed with it."""
+    folder = ROOT / "shardlang" / "backends" / "explore"
+    files = {str(path.relative_to(ROOT)) for path in folder.glob("page.*")}
+
+    assert {path.rpartition(".")[2] for path in files} == {"html", "css", "js", "py"}
+    assert files <= set(wheel)
+
+
 def test_wheel_has_every_module(wheel):
     """No subpackage is missing, and no test or example came along."""
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "shardlang").rglob("*.py")}

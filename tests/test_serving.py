@@ -146,7 +146,7 @@ def test_the_intensity_of_attention(sizes: dict[str, int], expected: str) -> Non
     """TF-05, IN-02: the scores stay on the chip, Q, K and V are read and O is written."""
     found = report(ATTENTION).forward
     names = {n: sympy.Symbol(n, positive=True) for n in "BTSKGH"}
-    intensity = sympy.simplify(found.flops / found.hbm_fused)
+    intensity = sympy.simplify(found.flops / found.fused_bytes)
     wanted = sympy.sympify(expected, locals=names)
 
     assert sympy.simplify(intensity.subs({names[n]: v for n, v in sizes.items()}) - wanted) == 0
@@ -158,7 +158,7 @@ def test_attention_as_two_kernels_moves_its_scores() -> None:
     names = {n: sympy.Symbol(n, positive=True) for n in "BTSKGH"}
     b, t, s, k, g, _ = (names[n] for n in "BTSKGH")
 
-    assert 0 == sympy.expand(found.hbm_bytes - found.hbm_fused - 4 * b * k * g * t * s)
+    assert 0 == sympy.expand(found.hbm_bytes - found.fused_bytes - 4 * b * k * g * t * s)
 
 
 STEP = (
@@ -497,7 +497,7 @@ def test_rooflines_agree_in_all_forms(seed: int) -> None:
     plan = sl.lower(sl.parse(random_program(rng)))
     plain, found = (sl.cost(plan, hardware="tpu_v5e", hbm=hbm) for hbm in (False, True))
     outputs = ["t_math", "t_overlapped", "backward.t_serial", "t_load", "forward.t_hbm"]
-    outputs += ["hbm_bytes", "hbm_fused", "memory.peak", "memory.caches"]
+    outputs += ["hbm_bytes", "fused_bytes", "memory.peak", "memory.caches"]
     compiled = found.compile(["C", "W_hbm"], outputs)(np.array([1e12, 1e15]), 8.1e11)
     names = {sympy.Symbol(n, positive=True): float(v) for n, v in found.known.items()}
 
@@ -541,7 +541,7 @@ def test_json_says_what_bounds_each_contraction() -> None:
         pytest.approx(mlp["flops"]["value"] / mlp["hbm_bytes"]["value"])
         == mlp["intensity"]["value"]
     )
-    assert {"t_load", "hbm_bytes", "t_hbm", "hbm_fused"} < set(data["totals"]["forward"])
+    assert {"t_load", "hbm_bytes", "t_hbm", "fused_bytes"} < set(data["totals"]["forward"])
     assert {"caches", "peak"} < set(data["memory"])
 
 

@@ -22,7 +22,7 @@ LABELS = {
     "t_load": "T_load",
     "t_hbm": "T_hbm",
     "hbm_bytes": "HBM bytes",
-    "hbm_fused": "HBM bytes, all fused",
+    "fused_bytes": "HBM bytes, fused",
     "gathered_peak": "gathered",
     "peak": "at once",
 }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _SMALL = ("", "m", "µ", "n", "p", "f")
-UNITS = {"flops": "FLOP", "elementwise": "FLOP", "bytes": "B", "hbm_bytes": "B", "hbm_fused": "B"}
+UNITS = {"flops": "FLOP", "elementwise": "FLOP", "bytes": "B", "hbm_bytes": "B", "fused_bytes": "B"}
 
 
 def si(value: float, unit: str) -> str:

@@ -118,9 +118,12 @@ def shorten(text: str, limit: int = 60) -> str:
     return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 3]}...'"
 
 
-def add_source(parser: ArgumentParser) -> None:
-    """Add where the program comes from, and what overrides it."""
-    parser.add_argument("file", metavar="FILE", nargs="?", help="a .shd file, or - for stdin")
+def add_source(parser: ArgumentParser, *, several: bool = False) -> None:
+    """Add where the program comes from, or `several` of them, and what overrides it."""
+    if several:
+        parser.add_argument("files", metavar="FILE", nargs="*", help=".shd files, or - for stdin")
+    else:
+        parser.add_argument("file", metavar="FILE", nargs="?", help="a .shd file, or - for stdin")
     parser.add_argument(
         "-e",
         dest="text",
@@ -128,11 +131,6 @@ def add_source(parser: ArgumentParser) -> None:
         action="append",
         help="a line of notation instead of a file (repeatable)",
     )
-    add_sizes(parser)
-
-
-def add_sizes(parser: ArgumentParser) -> None:
-    """Add what overrides the sizes, the mesh and the hardware of a program."""
     group = parser.add_argument_group("sizes and hardware")
     group.add_argument(
         "--set",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import PurePath
-from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import hardware_settings, lower_program, names_of, read_program, warned
+from shardlang.cli.program import hardware_settings, lower_program, warned
 from shardlang.cli.render import to_json
-from shardlang.cli.streams import UsageError, width, write_result
-
-if TYPE_CHECKING:
-    from shardlang.ir.plan import Plan
+from shardlang.cli.several import read_programs
+from shardlang.cli.streams import width, write_result
 
 NAME = "compare"
 HELP = "programs side by side: FLOPs, bytes, compute-bound conditions, memory, times"
@@ -20,8 +16,7 @@ HELP = "programs side by side: FLOPs, bytes, compute-bound conditions, memory, t
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the options: those of `cost`, for several files."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a .shd file, two or more of them")
-    options.add_sizes(parser)
+    options.add_source(parser, several=True)
     options.add_lowering(parser)
     options.add_model(parser)
     options.add_output(parser)
@@ -34,13 +29,13 @@ def run(arguments: Namespace) -> int:
 
     reports = {
         name: cost(
-            plan,
-            hardware=alone.hardware,
-            model=alone.model,
-            overlap=alone.overlap,
-            sets=hardware_settings(alone, plan.program),
+            warned(lower_program(program, own)),
+            hardware=own.hardware,
+            model=own.model,
+            overlap=own.overlap,
+            sets=hardware_settings(own, program),
         )
-        for name, (alone, plan) in _plans(arguments).items()
+        for name, (own, program) in read_programs(arguments).items()
     }
     found = Comparison(reports)
     match arguments.format:
@@ -54,28 +49,3 @@ def run(arguments: Namespace) -> int:
             text = found.to_text(width())
     write_result(text, arguments.output)
     return 0
-
-
-def _plans(arguments: Namespace) -> dict[str, tuple[Namespace, Plan]]:
-    """Lower each file, by the name that it is shown under: its stem, or its path where two are alike.
-
-    With it come its own arguments, without what is set of the dims and axes of other programs.
-    """
-    files: list[str] = arguments.files
-    if len(set(files)) < len(files):
-        raise UsageError("a file is given twice")
-    stems = [PurePath(file).stem for file in files]
-    asked = [_alone(arguments, file, settings=[]) for file in files]
-    owned = [names_of(read_program(each)) for each in asked]
-    every = frozenset[str]().union(*owned)
-    found: dict[str, tuple[Namespace, Plan]] = {}
-    for file, stem, own in zip(files, stems, owned, strict=True):
-        settings = [x for x in arguments.settings if x.name in own or x.name not in every]
-        alone = _alone(arguments, file, settings=settings)
-        name = stem if stems.count(stem) == 1 else file
-        found[name] = alone, warned(lower_program(read_program(alone), alone))
-    return found
-
-
-def _alone(arguments: Namespace, file: str, **changed: Any) -> Namespace:
-    return Namespace(**{**vars(arguments), "file": file, "text": None, **changed})

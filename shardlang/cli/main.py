@@ -21,9 +21,11 @@ from shardlang.cli import (
     cost,
     emit_jax,
     explain,
+    explore,
     fmt,
     hardware,
     lower,
+    plan,
     solve,
     verify,
 )
@@ -73,13 +75,15 @@ COMMANDS: tuple[Command, ...] = (
     check,
     verify,
     solve,
+    plan,
+    explore,
     calibrate,
     fmt,
     hardware,
 )
 """In the order of the help."""
 
-NOT_YET = frozenset({"plan", "plot"})
+NOT_YET = frozenset({"plot"})
 """Commands of later versions: typing one says so."""
 
 GREETING = """\

@@ -81,21 +81,20 @@ def resolve_text(source: Source, arguments: Namespace) -> Program:
         forward_only=arguments.passes == "forward",
     )
     program = resolve(parse(source), source, overrides)
-    sizes = names_of(program)
+    sizes = _names(program)
     for item in settings:
         if item.value.denominator != 1 and item.name in sizes:
             raise UsageError(f"--set {item.name}: a size is a whole number")
     return program
 
 
-def names_of(program: Program) -> frozenset[str]:
-    """List the dims and axes of a program by name."""
+def _names(program: Program) -> frozenset[str]:
     return frozenset(info.dim.name for info in program.dims).union(program.mesh.names)
 
 
 def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:
     """Give the `--set`s that mean the hardware: those that are no dim and no axis."""
-    names = names_of(program)
+    names = _names(program)
     settings: list[Setting] = arguments.settings
     return {x.name: x.value for x in settings if x.name not in names}
 

@@ -1,47 +1,34 @@
 """Compiled reports: a report's quantities as one numpy function over arrays, for planners.
 
-Products are evaluated directly, with each power of each array computed once: no code is generated,
-so that a compiled report can be pickled and no text of the program can become code.
+The outputs are the report's own formulas, in one expression graph (`shardlang.cost.graph`). Where an
+axis that is varied has size 1, they are those of the report priced without it.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import inf
+from itertools import chain, combinations
+from math import nextafter
 from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from shardlang.cost.formula import Atom, Floor, Formula, Min
-from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
+from shardlang.cost.builder import Builder, Case, number
+from shardlang.cost.formula import Formula
+from shardlang.cost.graph import Graph, OutOfRangeError
+from shardlang.cost.models import LATENCIES
+from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
     from shardlang.cost.symbols import Symbols
 
-MEMORY_PARTS = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "caches",
-    "activations",
-    "gathered_peak",
-    "peak",
-)
-HBM = ("t_load", "hbm_bytes", "t_hbm", "hbm_fused")
-TIMES = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial", *HBM)
-
-Groups = tuple[tuple[tuple[str, ...], Formula], ...]
-
-
-def number(value: Fraction) -> float:
-    """Give the nearest float, infinity for what is beyond."""
-    try:
-        return float(value)
-    except OverflowError:
-        return inf
+FORMAT = "shardlang compiled report 1"
+LARGEST = sys.float_info.max
+SMALLEST = nextafter(0.0, 1.0)
 
 
 def _no_symbol(name: str, symbols: Symbols) -> str:
@@ -54,44 +41,50 @@ def _no_symbol(name: str, symbols: Symbols) -> str:
     return f"this report has no dim, axis or hardware figure {name!r}; it has {listed}"
 
 
-class Outputs(tuple[Any, ...]):
+class Outputs(tuple[Any, ...]):  # noqa: SLOT001  (a tuple's subclass can't have slots with names)
     """The arrays that a compiled report gives, in order; also by name: `out["t_comms"]`."""
 
-    __slots__ = ()
     names: tuple[str, ...]
+
+    @staticmethod
+    def of(names: tuple[str, ...], arrays: list[Any]) -> Outputs:
+        """Name arrays."""
+        found = Outputs(arrays)
+        found.names = names
+        return found
 
     def __getitem__(self, key: Any) -> Any:
         """Give an array by its place or its name."""
         return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
 
 
-def _outputs(names: tuple[str, ...], arrays: list[Any]) -> Outputs:
-    kind = type("Outputs", (Outputs,), {"names": names, "__slots__": ()})
-    return kind(arrays)
-
-
 @dataclass(frozen=True)
 class Compiled:
     """A numpy function of the named symbols, in their order or by keyword.
 
-    It gives one array an output, all of the shape that the arguments broadcast to, in floats:
+    It gives one array an output, all of the shape that the arguments broadcast to, in float64:
     seconds, bytes, FLOPs of both passes, and `memory`, the total in bytes. An output may name a pass
-    (`forward.t_comms`) or a part of memory (`memory.activations`). Where an axis has size 1, its
-    collectives cost nothing. A dim that is declared by others (`F=4*D`) follows them. An axis whose
-    size is 1 in the report itself has no collectives left: to be named, it has to stay 1. So has one
-    that is laid on a slice to keep its size.
+    (`forward.t_comms`) or a part of memory (`memory.activations`); `compute_bound` says where T_math
+    is larger than T_comms. Each number is what a report priced at these sizes says, so that over an
+    axis of size 1 nothing moves. A dim that is declared by others (`F=4*D`) follows them.
+
+    Dims and axes have to be at least 1, and finite; they need not be whole. Hardware figures have to
+    be positive, latencies at least 0. An axis whose size is 1 in the report itself has no collectives
+    left: to be named, it has to stay 1. So has one that is laid on a slice to keep its size. Anything
+    else is a ValueError that names the argument, its value and its place. Figures beyond 1.8e308 are
+    infinite, or an error where nothing can be said.
+
+    It needs nothing of the program: it can be pickled, and written to JSON and read again. Calls
+    share nothing, so that threads may call at once; large ones use all cores. Beside the outputs a
+    call takes some hundred KiB a core, and what depends on few of the arguments.
     """
 
     names: tuple[str, ...]
     outputs: tuple[str, ...]
-    constants: Mapping[str, float]
-    derived: Mapping[str, SizeExpr]
-    formulas: Mapping[str, Formula]
-    groups: Mapping[str, Groups]
-    axes_overlap: bool
-    own: Mapping[str, str]
+    graph: Graph
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
     ones: tuple[str, ...] = ()
-    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    fixed: tuple[str, ...] = ()
 
     @staticmethod
     def of(report: Report, names: tuple[str, ...], outputs: tuple[str, ...]) -> Compiled:
@@ -101,150 +94,242 @@ class Compiled:
         for name, symbol in zip(names, arguments, strict=True):
             if symbol not in symbols.kinds:
                 raise ValueError(_no_symbol(name, symbols))
-        derived = _derived(report, arguments)
-        known = {s: v for s, v in report.known.items() if s not in arguments and s not in derived}
-        formulas: dict[str, Formula] = {}
-        groups: dict[str, Groups] = {}
-        needed: set[str] = set()
-        for output in outputs:
-            part, _, key = output.rpartition(".")
-            if output.startswith("memory"):
-                key = "total" if output == "memory" else key
-                if key not in (*MEMORY_PARTS, "total"):
-                    raise ValueError(f"no output is called {output!r}")
-                formulas[output] = report.memory.quantity(key).formula
-                needed |= formulas[output].names
-                continue
-            pass_ = part or "total"
-            if key not in TIMES or pass_ not in report.totals:
-                raise ValueError(f"no output is called {output!r}: {', '.join((*TIMES, 'memory'))}")
-            totals = report.totals[pass_]
-            if key in HBM:
-                formulas[output] = totals.quantity(key).formula
-            if key in ("flops", "t_math", "t_overlapped", "t_serial"):
-                formulas[f"{pass_}.{'flops' if key == 'flops' else 't_math'}"] = totals.quantity(
-                    "flops" if key == "flops" else "t_math"
-                ).formula
-            if key in ("bytes", "t_comms", "t_overlapped", "t_serial"):
-                which = 0 if key == "bytes" else 1
-                name = f"{pass_}.{'bytes' if key == 'bytes' else 't_comms'}"
-                groups[name] = tuple(
-                    (axes, both[which]) for axes, both in report.groups[pass_].items()
-                )
-        for formula in (*formulas.values(), *(f for g in groups.values() for _, f in g)):
-            needed |= formula.names
-        lacking = sorted(needed - set(arguments) - set(known) - set(derived))
-        if lacking:
-            raise ValueError(f"no value is known for {', '.join(lacking)}: name it, or set it")
+            if arguments.count(symbol) > 1:
+                raise ValueError(f"{name} is named twice")
+        compiler = _Compiler(report, arguments, outputs)
         return Compiled(
             names=arguments,
             outputs=outputs,
-            constants={symbol: number(value) for symbol, value in known.items()},
-            derived=derived,
-            formulas={name: f.substitute(known) for name, f in formulas.items()},
-            groups={
-                name: tuple((axes, f.substitute(known)) for axes, f in group)
-                for name, group in groups.items()
-            },
-            axes_overlap=report.overlap == "axes",
+            graph=compiler.graph(),
             own={symbol: name for name, symbol in symbols.of.items()},
-            ones=tuple(
-                symbol
-                for symbol in arguments
-                if symbols.kinds[symbol] == "axis" and report.known.get(symbol) == 1
-            ),
-            fixed={
-                symbol: number(report.known[symbol])
-                for symbol in arguments
-                if symbol in report.fixed
-            },
+            ones=compiler.ones,
+            fixed=tuple(symbol for symbol in arguments if symbol in report.fixed),
         )
 
     def __call__(self, *arrays: Any, **named: Any) -> Outputs:
         """Evaluate over arrays."""
         given = dict(zip(self.names, arrays, strict=False))
+        twice = set(given) & set(named)
         given.update(named)
-        if len(arrays) > len(self.names) or set(given) != set(self.names):
+        if len(arrays) > len(self.names) or set(given) != set(self.names) or twice:
             raise TypeError(f"expected {', '.join(self.names)}")
-        values: dict[str, Any] = {n: np.asarray(v, dtype=np.float64) for n, v in given.items()}
-        for name in self.ones:
-            if np.any(values[name] != 1):
-                raise ValueError(
-                    f"the axis {self.own[name]} has size 1 in this report, which has no collectives"
-                    f" over it: to vary {self.own[name]}, lower the program with another size of it,"
-                    " or with none"
-                )
-        for name, size in self.fixed.items():
-            if np.any(values[name] != size):
-                raise ValueError(
-                    f"the axis {self.own[name]} has size {size:g} in this report, which lays it on a"
-                    f" slice: to vary {self.own[name]}, leave out the slice's shape, or price each size"
-                    " on its own"
-                )
-        shape = np.broadcast_shapes(*(value.shape for value in values.values()))
-        known: dict[str, Any] = {**self.constants, **values}
-        known.update(self._follow(known))
-        evaluate = Evaluation(known)
-        results = [
-            np.broadcast_to(np.asarray(self._output(name, evaluate)), shape)
-            for name in self.outputs
+        values = {name: self._array(name, value) for name, value in given.items()}
+        try:
+            return Outputs.of(self.outputs, self.graph(values))
+        except OutOfRangeError as error:
+            raise ValueError(self._mistake(error, values.get(error.name))) from error
+        except FloatingPointError as error:
+            raise ValueError("the sizes are too large: some figures are beyond 1.8e308") from error
+
+    def _array(self, name: str, value: Any) -> Any:
+        array = np.asarray(value)
+        if array.dtype.kind in "iuf":
+            return array
+        try:
+            if array.dtype.kind == "O":
+                return array.astype(np.float64)  # whole numbers beyond 64 bits, fractions
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise TypeError(f"{self.own.get(name, name)} has to be numbers, not {array.dtype}")
+
+    def _mistake(self, error: OutOfRangeError, array: Any) -> str:
+        """Say what is wrong with a value, and where it stands."""
+        name = self.own.get(error.name, error.name)
+        low, high = error.low, error.high
+        if error.name in self.ones:
+            return (
+                f"the axis {name} has size 1 in this report, which has no collectives"
+                f" over it: to vary {name}, lower the program with another size of it,"
+                " or with none"
+            )
+        if error.name in self.fixed:
+            return (
+                f"the axis {name} has size {low:g} in this report, which lays it on a"
+                f" slice: to vary {name}, leave out the slice's shape, or price each size"
+                " on its own"
+            )
+        what = f"{name} has to be " + ("larger than 0" if low == SMALLEST else f"at least {low:g}")
+        if error.value > high:
+            what = f"{name} has to be finite"
+        place = ""
+        if array is not None and array.ndim:
+            with np.errstate(invalid="ignore"):
+                wrong = ~((array >= low) & (array <= high))
+            place = f" at {', '.join(map(str, np.argwhere(wrong)[0]))}"
+            error.value = float(array[wrong][0])
+        elif array is None:
+            place = ", which follows from other dims"
+        return f"{what}: it is {error.value:g}{place}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the function as JSON has it."""
+        return {
+            "format": FORMAT,
+            "names": list(self.names),
+            "outputs": list(self.outputs),
+            "own": dict(self.own),
+            "ones": list(self.ones),
+            "fixed": list(self.fixed),
+            "graph": self.graph.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Give the function as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @staticmethod
+    def from_dict(data: Any) -> Compiled:
+        """Read what `to_dict` gave; raises ValueError for anything else."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(f"this is no compiled report: its format is not {FORMAT!r}")
+        graph = Graph.from_dict(data.get("graph", {}))
+        lists = [
+            tuple(map(str, data.get(key, ()))) for key in ("names", "outputs", "ones", "fixed")
         ]
-        return _outputs(self.outputs, results)
+        names, outputs, ones, fixed = lists
+        used = {node.name for node in graph.nodes if node.op == "input"}
+        if len(outputs) != len(graph.outputs) or not used <= set(names):
+            raise ValueError("this is no compiled report: its names are not those of its graph")
+        own = {str(symbol): str(name) for symbol, name in data.get("own", {}).items()}
+        return Compiled(names, outputs, graph, own, ones, fixed)
 
-    def _follow(self, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Compute the dims that follow others, as far as those are known."""
-        named = {self.own.get(symbol, symbol): value for symbol, value in known.items()}
-        for _ in self.derived:
-            for symbol, expr in self.derived.items():
-                value = _size(expr, named)
-                if value is not None:
-                    named[self.own[symbol]] = value
-        for symbol in self.derived:
-            if self.own[symbol] in named:
-                yield symbol, named[self.own[symbol]]
+    @staticmethod
+    def from_json(text: str) -> Compiled:
+        """Read what `to_json` gave; raises ValueError for anything else."""
+        return Compiled.from_dict(json.loads(text))
 
-    def _output(self, name: str, evaluate: Evaluation) -> Any:
-        pass_, _, key = name.rpartition(".")
-        if name in self.formulas and key not in ("flops", "t_math"):
-            return evaluate.formula(self.formulas[name])
-        pass_ = pass_ or "total"
-        match key:
-            case "flops" | "t_math":
-                return evaluate.formula(self.formulas[f"{pass_}.{key}"])
-            case "bytes":
-                return sum((v for _, v in self._parts(f"{pass_}.bytes", evaluate)), 0.0)
-            case _:
-                comms = self._comms(f"{pass_}.t_comms", evaluate)
-                if key == "t_comms":
-                    return comms
-                math = evaluate.formula(self.formulas[f"{pass_}.t_math"])
-                return np.maximum(math, comms) if key == "t_overlapped" else math + comms
 
-    def _parts(self, name: str, evaluate: Evaluation) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Give each group's cost, zero where its axes come to one device."""
-        for axes, formula in self.groups[name]:
-            value = evaluate.formula(formula)
-            known = all(axis in evaluate.values for axis in axes)
-            if known and any(axis in self.names for axis in axes):
-                n = evaluate.monomial(Monomial.of(*axes))
-                yield axes, np.where(n > 1, value, 0.0)
-            else:
-                yield axes, value
+class _Compiler:
+    """Writes the outputs of one report as a graph."""
 
-    def _comms(self, name: str, evaluate: Evaluation) -> Any:
-        if name not in evaluate.cache:
-            evaluate.cache[name] = self._overlapping(name, evaluate)
-        return evaluate.cache[name]
+    def __init__(
+        self, report: Report, arguments: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> None:
+        self.report = report
+        self.arguments = arguments
+        self.outputs = outputs
+        self.kinds = report.symbols.kinds
+        self.derived = _derived(report, arguments)
+        free = {*arguments, *self.derived}
+        self.known = {s: v for s, v in report.known.items() if s not in free}
+        axes = [symbol for symbol in arguments if self.kinds[symbol] == "axis"]
+        self.ones = tuple(axis for axis in axes if report.known.get(axis) == 1)
+        moving = {report.symbols.of[a] for cost in report.collectives for a in cost.axes}
+        fixed = {*report.fixed, *self.ones}
+        self.axes = [axis for axis in axes if axis in moving and axis not in fixed]
+        self.cases: dict[Case, Report] = {}
+        self.builder = Builder()
 
-    def _overlapping(self, name: str, evaluate: Evaluation) -> Any:
-        found = list(self._parts(name, evaluate))
-        if not self.axes_overlap:
-            return sum((value for _, value in found), 0.0)
-        result: Any = 0.0
-        for axis in dict.fromkeys(axis for axes, _ in found for axis in axes):
-            own: Any = sum((value for axes, value in found if axis in axes), 0.0)
-            result = np.maximum(result, own)
-        return result
+    def graph(self) -> Graph:
+        """Write everything."""
+        needed = [(output, self._formulas(output)) for output in self.outputs]
+        names = {
+            name
+            for _, parts in needed
+            for cases in parts
+            for formula in cases.values()
+            for name in formula.names
+        }
+        lacking = sorted(names - set(self.arguments) - set(self.known) - set(self.derived))
+        if lacking:
+            raise ValueError(f"no value is known for {', '.join(lacking)}: name it, or set it")
+        for symbol in self.arguments:
+            self.builder.input(symbol, *self._bounds(symbol))
+        for symbol, value in self.known.items():
+            self.builder.bound[symbol] = self.builder.number(number(value))
+        self._follow()
+        places: list[int] = []
+        for _, parts in needed:
+            found = [self._place(cases) for cases in parts]
+            places.append(found[0] if len(found) == 1 else self.builder.few(">", *found))
+        # inputs that no output needs are checked all the same
+        return self.builder.graph(places, [self.builder.bound[name] for name in self.arguments])
+
+    def _bounds(self, symbol: str) -> tuple[float, float]:
+        """Give the least and the most that an argument may be."""
+        if symbol in self.ones or symbol in self.report.fixed:
+            size = number(self.report.known[symbol])
+            return size, size
+        if self.kinds[symbol] != "hardware":
+            return 1.0, LARGEST
+        if symbol in self.report.symbols.efficiencies:
+            return SMALLEST, 1.0
+        latencies = {self.report.symbols.figures.get(figure) for figure in LATENCIES}
+        return (0.0 if symbol in latencies else SMALLEST), LARGEST
+
+    def _place(self, cases: Mapping[Case, Formula]) -> int:
+        substituted = {case: formula.substitute(self.known) for case, formula in cases.items()}
+        return self.builder.piecewise(self.axes, substituted)
+
+    def _formulas(self, output: str) -> list[Mapping[Case, Formula]]:
+        """Give what an output is, by which axes are larger than 1; two for a condition."""
+        part, _, key = output.rpartition(".")
+        if output == "memory" or part == "memory":
+            key = "total" if output == "memory" else key
+            if key in self.report.memory.quantities:
+                return [{frozenset(self.axes): self.report.memory.quantity(key).formula}]
+            raise ValueError(f"no output is called {output!r}: {self._listed()}")
+        pass_ = part or "total"
+        keys = ("t_math", "t_comms") if key == "compute_bound" else (key,)
+        if pass_ not in self.report.totals or keys[0] not in self.report.totals[pass_].quantities:
+            raise ValueError(f"no output is called {output!r}: {self._listed()}")
+        return [
+            {
+                case: report.totals[pass_].quantity(key).formula
+                for case, report in self._reports().items()
+            }
+            for key in keys
+        ]
+
+    def _listed(self) -> str:
+        memory = (f"memory.{key}" for key in self.report.memory.quantities)
+        totals = self.report.total.quantities
+        return ", ".join((*totals, "compute_bound", "memory", *memory))
+
+    def _reports(self) -> Mapping[Case, Report]:
+        """Price the program for each set of axes larger than 1."""
+        if not self.cases:
+            every = frozenset(self.axes)
+            sizes = range(len(self.axes) + 1)
+            for single in chain.from_iterable(combinations(self.axes, n) for n in sizes):
+                left = every.difference(single)
+                found = self.report
+                if single and self.report.again is not None:
+                    found = self.report.again(single=frozenset(single))
+                self.cases[left] = found
+        return self.cases
+
+    def _follow(self) -> None:
+        """Write the dims that follow others, those first that they follow."""
+        left = dict(self.derived)
+        own = self.report.symbols.of
+        while left:
+            ready = [
+                s for s, e in left.items() if not {own.get(n, n) for n in _names(e)} & set(left)
+            ]
+            for symbol in ready or list(left):
+                place = self._size(left.pop(symbol), own)
+                self.builder.bound[symbol] = self.builder.check(symbol, place, 1.0, LARGEST)
+
+    def _size(self, expr: SizeExpr, own: Mapping[str, str]) -> int:
+        """Write a declared size."""
+        builder = self.builder
+        match expr:
+            case Number(value):
+                return builder.number(number(value))
+            case Name(name):
+                return builder.bound[own.get(name, name)]
+            case BinOp(op, left, right):
+                a, b = self._size(left, own), self._size(right, own)
+                match op:
+                    case "+":
+                        return builder.sum([a, b])
+                    case "-":
+                        return builder.sum([a, builder.product([builder.number(-1.0), b])])
+                    case "*":
+                        return builder.product([a, b])
+                    case "/" | "**":
+                        return builder.few(op, a, b)
 
 
 def _derived(report: Report, arguments: tuple[str, ...]) -> dict[str, SizeExpr]:
@@ -274,87 +359,3 @@ def _names(expr: SizeExpr) -> Iterator[str]:
             yield from _names(right)
         case Number():
             return
-
-
-def _size(expr: SizeExpr, known: Mapping[str, Any]) -> Any:
-    """Compute a declared size over arrays; whole numbers go through exactly."""
-    match expr:
-        case Number(value):
-            return number(value)
-        case Name(name):
-            return known.get(name)
-        case BinOp(op, left, right):
-            a, b = _size(left, known), _size(right, known)
-            if a is None or b is None:
-                return None
-            match op:
-                case "+":
-                    return a + b
-                case "-":
-                    return a - b
-                case "*":
-                    return a * b
-                case "/":
-                    return a / b
-                case "**":
-                    return a**b
-
-
-class Evaluation:
-    """One call: the values of names, and each power and product that has been computed."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-        self.cache: dict[object, Any] = {}
-
-    def power(self, name: str, power: int) -> Any:
-        """Give a power of a name."""
-        key = (name, power)
-        if key not in self.cache:
-            value = self.atom(name) if isinstance(name, Atom) else self.values[name]
-            if power < 0:
-                value = 1.0 / self.power(name, -power)
-            elif power > 1:
-                value = value**power
-            self.cache[key] = value
-        return self.cache[key]
-
-    def atom(self, atom: Atom) -> Any:
-        """Give a sum, a product rounded down, or the smaller of two."""
-        values = [self.monomial(term) for term in atom.inside]
-        match atom:
-            case Floor():
-                return np.floor(values[0])
-            case Min():
-                return np.minimum(values[0], values[1])
-            case _:
-                return sum(values)
-
-    def monomial(self, monomial: Monomial) -> Any:
-        """Give a product: numbers first, then the smaller arrays."""
-        key = monomial.powers
-        if key not in self.cache:
-            factors = [self.power(name, power) for name, power in key]
-            factors.sort(key=np.size)
-            product: Any = 1.0
-            for factor in factors:
-                product = product * factor
-            self.cache[key] = product
-        return self.cache[key] * number(monomial.coefficient)
-
-    def formula(self, formula: Formula) -> Any:
-        """Give a formula's value."""
-        if formula not in self.cache:
-            self.cache[formula] = self._add(formula)
-        return self.cache[formula]
-
-    def _add(self, formula: Formula) -> Any:
-        total: Any = 0.0
-        for term in formula.terms:
-            total = total + self.monomial(term)
-        for options in formula.maxima:
-            most = self.formula(options[0])
-            for option in options[1:]:
-                most = np.maximum(most, self.formula(option))
-            total = total + most
-        return total

@@ -74,12 +74,13 @@ class Pricing:
         hbm: bool = False,
         any_size: bool = False,
         named: Collection[str] = (),
+        single: frozenset[str] = frozenset(),
     ) -> None:
         """Name everything and lay the mesh.
 
         With `hbm` no contraction takes less than what it reads and writes; `any_size` lays the mesh on
         nodes for any sizes of the axes; `named` are efficiencies that formulas have besides those in
-        `sets`.
+        `sets`. The axes whose symbols are in `single` take no part in any collective, as if of size 1.
         """
         self.again = partial(
             _again,
@@ -91,9 +92,10 @@ class Pricing:
             hbm=hbm,
             shape=shape,
             any_size=any_size,
-            named=tuple(named),
+            given=tuple(named),
         )
         self.roofline = hbm
+        self.single = single
         self.plan = plan
         self.hardware = hardware
         self.model = model
@@ -263,14 +265,15 @@ class Pricing:
         return self.hardware.get("C")
 
     def quantity(self, formula: Formula) -> Quantity:
-        """Put a value beside a formula."""
-        return Quantity(formula, formula.value(self.known))
+        """Put a value beside a formula; what is priced with axes left out is read as formulas."""
+        return Quantity(formula, None if self.single else formula.value(self.known))
 
     # --- one step ---
 
     def counting(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
         """Give the axes that are not known to have size 1."""
-        return tuple(a for a in axes if self.known.get(self.symbols.of[a.name]) != 1)
+        symbols = ((axis, self.symbols.of[axis.name]) for axis in axes)
+        return tuple(a for a, s in symbols if self.known.get(s) != 1 and s not in self.single)
 
     def collective(self, pass_: Pass, step: Step) -> CollectiveCost:
         """Price a collective."""
@@ -357,7 +360,7 @@ class Pricing:
                 "t_load": load,
                 "hbm_bytes": moved,
                 "t_hbm": moved / self.symbols.rate("W_hbm"),
-                "hbm_fused": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
+                "fused_bytes": Formula.sum(least[s] for s in SECTIONS if name in (s, "total")),
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
@@ -384,8 +387,8 @@ class Pricing:
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
             fixed=self.fixed(),
             exact=self.exact,
-            vary=partial(self.again, free=True) if self.wiring.inside or self.short() else None,
-            naming=self.again,
+            varies=bool(self.wiring.inside or self.short()),
+            again=self.again,
             groups=groups,
         )
 
@@ -584,20 +587,27 @@ def _again(
     plan: Plan,
     hardware: Hardware | None,
     model: Model,
-    more: Collection[str] = (),
     *,
     overlap: Overlap,
     sets: Mapping[str, float | Fraction],
     hbm: bool,
     shape: tuple[int, ...],
     any_size: bool,
-    named: tuple[str, ...],
+    given: tuple[str, ...],
+    named: Collection[str] = (),
+    single: frozenset[str] = frozenset(),
     free: bool = False,
 ) -> Report:
-    """Price once more, with efficiencies named in formulas, or with formulas for any sizes of the axes."""
-    shape = () if free else shape
-    names = (*named, *more)
-    sizes = any_size or free
+    """Price once more, as `Report.again` says."""
     return Pricing(
-        plan, hardware, model, overlap, sets, shape, hbm=hbm, any_size=sizes, named=names
+        plan,
+        hardware,
+        model,
+        overlap,
+        sets,
+        () if free else shape,
+        hbm=hbm,
+        any_size=any_size or free,
+        named=(*given, *named),
+        single=single,
     ).report()

@@ -175,9 +175,9 @@ class Totals:
         return self.quantities["t_hbm"].expr
 
     @property
-    def hbm_fused(self) -> Any:
+    def fused_bytes(self) -> Any:
         """Bytes that the pass reads and writes where all that it can stays on the chip."""
-        return self.quantities["hbm_fused"].expr
+        return self.quantities["fused_bytes"].expr
 
     @property
     def t_comms(self) -> Any:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Overlap = Literal["axes"] | None
 PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
-HBM = ("t_load", "hbm_bytes", "t_hbm", "hbm_fused")
+HBM = ("t_load", "hbm_bytes", "t_hbm", "fused_bytes")
 MEMORY = (
     "parameters",
     "gradients",
@@ -81,10 +81,10 @@ class Report:
     pass by the axes it runs over, as (bytes, seconds). `slice` says how the mesh lies on a slice or
     on nodes, `notes` what the model counts and takes as given, and `fixed` are the axes, as symbols,
     whose sizes the formulas rest on for that reason. `exact` says that the model knows the network
-    and its latency. `vary` gives the same report with formulas for any sizes of the axes, where these
-    rest on them and that can be done; `naming` gives one with efficiencies as names in its formulas.
-    With `hbm` no contraction takes less than its reads and writes; `capacity` is the size of a
-    device's memory in bytes, where it is known.
+    and its latency. With `hbm` no contraction takes less than its reads and writes; `capacity` is the
+    size of a device's memory in bytes, where it is known. `again` prices the plan once more: with
+    efficiencies `named` in formulas, with axes that are `single`, as symbols, taken to have size 1, or `free`,
+    with formulas for any sizes of the axes, which `varies` says to be possible.
     """
 
     plan: Plan
@@ -103,12 +103,10 @@ class Report:
     notes: tuple[str, ...] = ()
     fixed: frozenset[str] = frozenset()
     exact: bool = False
-    vary: Callable[[], Report] | None = field(default=None, repr=False, compare=False)
     hbm: bool = False
     capacity: Fraction | None = None
-    naming: Callable[[Sequence[str]], Report] | None = field(
-        default=None, repr=False, compare=False
-    )
+    varies: bool = False
+    again: Callable[..., Report] | None = field(default=None, repr=False, compare=False)
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )
@@ -338,10 +336,12 @@ class Report:
             for name in EFFICIENCIES.values()
             if name in names and name not in (*self.symbols.figures, *self.symbols.of)
         ]
-        if shares and self.naming is not None:
-            return self.naming(shares).freed(names)
+        if self.again is None:
+            return self
+        if shares:
+            return self.again(named=shares).freed(names)
         rests = any(self.symbols.of.get(name, name) in self.fixed for name in names)
-        return self.vary() if rests and self.vary is not None else self
+        return self.again(free=True) if rests and self.varies else self
 
 
 def _roofline(cost: ComputeCost) -> dict[str, Any]:

@@ -309,14 +309,13 @@ def _stretch(
     """Look for where `math > comms` on a fine grid of all magnitudes, then between its points."""
     import numpy as np  # noqa: PLC0415 (for this case alone)
 
-    from shardlang.cost.numeric import Evaluation, number  # noqa: PLC0415 (imports numpy)
+    from shardlang.cost.builder import graph_of  # noqa: PLC0415 (imports numpy)
 
-    values = {other: number(value) for other, value in known.items() if other != name}
+    graph = graph_of((math, comms), {n: value for n, value in known.items() if n != name})
 
     def holds(at: Any) -> Any:
-        evaluate = Evaluation({**values, name: np.asarray(at, dtype=np.float64)})
-        with np.errstate(all="ignore"):
-            return evaluate.formula(math) > evaluate.formula(comms)
+        left, right = graph({name: at})
+        return left > right
 
     grid = 2.0 ** (np.arange(-LARGEST * STEPS, LARGEST * STEPS + 1) / STEPS)
     if name in math.hidden | comms.hidden:

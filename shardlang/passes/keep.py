@@ -6,6 +6,7 @@ which its backward pass reads one. Here is found which they are, and what keepin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -38,7 +39,7 @@ def kept_copies(
 ) -> tuple[Kept, ...]:
     """Give the parameters of which the backward pass reads copies that the forward pass made."""
     weights = {leaf.array.name: leaf.array for leaf in program.leaves if leaf.kind == "param"}
-    maker = {step.output: step for step in forward if isinstance(step.op, Relayout)}
+    maker = {s.output: (i, s) for i, s in enumerate(forward) if isinstance(s.op, Relayout)}
     copies: dict[str, dict[Array, None]] = {}
     made: set[Array] = set()
     for step in backward:
@@ -51,15 +52,15 @@ def kept_copies(
     found: list[Kept] = []
     for name, leaf in weights.items():
         held = tuple(copies.get(name, ()))
-        needed = set(held)
-        steps: list[Step] = []
-        for step in reversed(forward):
-            if step.output in needed and maker.get(step.output) is step:
-                needed.discard(step.output)
-                needed.update(step.inputs)
-                steps.append(step)
+        steps: dict[int, Step] = {}
+        needed = list(held)
+        while needed:
+            place, step = maker.get(needed.pop(), (-1, None))
+            if step is not None and place not in steps:
+                steps[place] = step
+                needed.extend(step.inputs)
         if held:
-            found.append(Kept(leaf, held, tuple(reversed(steps))))
+            found.append(Kept(leaf, held, tuple(steps[place] for place in sorted(steps))))
     return tuple(found)
 
 
@@ -105,18 +106,18 @@ def alternatives(plan: Plan) -> tuple[Alternative, ...]:
 def _made_twice(plan: Plan) -> Iterator[Kept]:
     """Go through the parameters with copies that both passes communicate for, as if they were kept."""
     made = {step.output for step in plan.forward if isinstance(step.op, Relayout)}
+    again: dict[str, list[Step]] = {}
+    for step in plan.backward:
+        if isinstance(step.op, Relayout) and step.output in made:
+            again.setdefault(step.output.name, []).append(step)
+    reads = Counter(array for step in plan.backward for array in set(step.inputs))
     for leaf in plan.program.leaves:
         if leaf.kind == "param":
-            steps = [
-                step
-                for step in plan.backward
-                if isinstance(step.op, Relayout)
-                and step.output.name == leaf.array.name
-                and step.output in made
+            steps = again.get(leaf.array.name, [])
+            inner = Counter(array for step in steps for array in set(step.inputs))
+            copies = [
+                s.output for s in steps if reads[s.output] > inner[s.output] or not inner[s.output]
             ]
-            inner = {array for step in steps for array in step.inputs}
-            read = {a for step in plan.backward if step not in steps for a in step.inputs}
-            copies = [s.output for s in steps if s.output not in inner or s.output in read]
             if any(step.is_collective for step in steps):
                 yield Kept(leaf.array, tuple(copies), tuple(steps))
 

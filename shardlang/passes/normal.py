@@ -10,18 +10,20 @@ from shardlang.ir.program import Program, Statement, Use
 from shardlang.ir.types import Axis, Layout
 
 
+def without(layout: Layout, unit: frozenset[Axis]) -> Layout:
+    """Give a layout without some axes of size 1."""
+    sharding = tuple(tuple(a for a in axes if a not in unit) for axes in layout.sharding)
+    left = layout.unreduced - unit
+    return Layout(sharding, left, layout.reduction if left else "sum")
+
+
 def drop_unit_axes(program: Program) -> Program:
     """Give the same program with no layout naming an axis of size 1, so that none communicates."""
     unit = frozenset(info.axis for info in program.mesh.axes if info.size == 1)
     if not unit:
         return program
 
-    def layout(old: Layout) -> Layout:
-        sharding = tuple(tuple(a for a in axes if a not in unit) for axes in old.sharding)
-        left = old.unreduced - unit
-        return Layout(sharding, left, old.reduction if left else "sum")
-
-    made = with_layouts(program, layout)
+    made = with_layouts(program, lambda layout: without(layout, unit))
     shrunk = (_shrink(statement, unit) for statement in made.statements)
     return replace(made, statements=tuple(s for s in shrunk if s is not None))
 

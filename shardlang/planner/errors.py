@@ -204,6 +204,27 @@ class OutsideAssumed(Mistake):
         return "plan for these sizes: lower(program, 'optimal', sizes)"
 
 
+@dataclass(frozen=True)
+class NoMesh(Mistake):
+    """A number of chips that no mesh of the program has."""
+
+    code: ClassVar[str] = "SH359"
+    title: ClassVar[str] = "no such mesh"
+
+    chips: int
+    fixed: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say which number."""
+        if self.fixed:
+            return f"{self.chips} chips are no multiple of the axes {', '.join(self.fixed)}"
+        return f"no mesh of {self.chips} chips divides the dims"
+
+    def hint(self) -> str:
+        """Say what to change."""
+        return "ask for a number of chips that is a product of small factors, or pad the dims"
+
+
 def wrong(mistake: Mistake) -> ShardlangError:
     """Give the error for a mistake that has no place in a text."""
     return ShardlangError([Diagnostic(Source("planner", ""), Span(0, 0), mistake)])

@@ -16,6 +16,9 @@ its own maximum is reduced once, before it is copied, so that both have the same
 that it is a copy of, and equal operations of equal values make one value (`_same_values`): it is
 computed once, and moved once.
 
+With `Free` arrays the layouts of leaves and outputs are part of the choice: where an array lies is an
+operation with a way a layout, between what is given, what it is read as, and its gradient.
+
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
 To look for plans that hold less, each byte that an operation reads or makes can be given a price.
@@ -46,7 +49,7 @@ from shardlang.ir.ops import (
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
-from shardlang.passes.adjoint import adjoint, Line, relays
+from shardlang.passes.adjoint import adjoint, gradient_of, Line, relays
 from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, price_all, Prices
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
@@ -114,6 +117,25 @@ class Operation:
     """The FLOPs of a device, by the axes that divide the work."""
     price: Fraction | None = None
     """What a stated collective costs."""
+    held: Fraction = Fraction(0)
+    """Of a choice of where arrays lie: the bytes held for each byte of the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Arrays that may lie anywhere, by name: leaves and outputs, those of a group all alike.
+
+    `held` says what is held for each byte of a group's first array: a weight with its gradient and the
+    optimizer's state is more than itself.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    held: tuple[Fraction, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(name for group in self.groups for name in group)
 
 
 @dataclass(slots=True)
@@ -208,6 +230,8 @@ class Problem:
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[str, Array] = field(default_factory=dict[str, Array])
+    anywhere: frozenset[str] = frozenset()
+    """The homes that are open: of leaves and cotangents that may lie anywhere."""
     made: dict[str, tuple[tuple[Layout, Layout], ...]] = field(
         default_factory=dict[str, "tuple[tuple[Layout, Layout], ...]"]
     )
@@ -255,7 +279,7 @@ class Problem:
         place = {code: i for i, code in enumerate(codes)}
         value = Value(tensor, section, graph, codes, place)
         home = self.homes.get(tensor.name)
-        if home is not None:
+        if home is not None and tensor.name not in self.anywhere:
             value.root = value.state(home.layout)
         return value
 
@@ -328,6 +352,35 @@ class Problem:
         self.connect(index, 0, before, source=False)
         self.connect(index, 1, after, source=True)
 
+    def place(self, book: Plan, group: Sequence[str], held: Fraction) -> None:
+        """Add the choice of where a group of arrays lies, and with them their cotangents."""
+        given = {leaf.array.name: leaf.array.tensor for leaf in self.program.leaves}
+        shown = {array.name: array.tensor for array in book.outputs}
+        gradients = {g.leaf.name: g.gradient.tensor for g in book.gradients}
+        received = {array.tensor.name: array.tensor for array in book.cotangents}
+        ends: dict[tuple[int, bool], None] = {}
+        for name in group:
+            if name in given:
+                ends[self.at(given[name], "forward"), True] = None
+                ends[self.at(given[name], "backward"), True] = None
+            else:
+                ends[self.at(shown[name], "forward"), False] = None
+            if name in gradients:
+                ends[self.at(gradients[name], "backward"), False] = None
+            if name in shown and (cotangent := gradient_of(shown[name])).name in received:
+                ends[self.at(cotangent, "backward"), True] = None
+        values = [self.values[value] for value, _ in ends]
+        first, space = values[0], values[0].graph.space
+        whole = [code for code in first.codes if not code & space.full << space.high]
+        layouts = [space.decode(code) for code in whole]
+        made = Operation(None, (first.tensor,), first.tensor, "forward", None, held=held)
+        made.ways = [Local((code,), code, 0) for code in whole]
+        made.states = [np.array([v.state(layout) for layout in layouts]) for v in values]
+        made.work = {0: Fraction(0)}
+        self.operations.append(made)
+        for end, (value, source) in enumerate(ends):
+            self.connect(len(self.operations) - 1, end, value, source=source)
+
     def _stated(self, made: Operation, only: Step, values: Sequence[Value]) -> None:
         """Give a stated collective its way and its price."""
         assert isinstance(only.op, Relayout)
@@ -365,10 +418,12 @@ def build(
     lean: Fraction = Fraction(0),
     forward_only: bool = False,
     late: Callable[[], bool] = lambda: False,
+    free: Free | None = None,
 ) -> Problem:
     """Write a program as a problem; `book` is its plan by the rules, which says where it ends.
 
-    `kept` are the parameters whose copies may be kept for the backward pass. Raises `UnplannableError`,
+    `kept` are the parameters whose copies may be kept for the backward pass, and `free` the arrays that
+    may lie anywhere; those of `free` are the first operations, in its order. Raises `UnplannableError`,
     `OutOfTimeError` when it is `late`, and `ShardlangError` where a size is missing or a split uneven.
     """
     program = book.program
@@ -387,6 +442,7 @@ def build(
         check_layout(leaf.array, mesh, problem.sizes)
         problem.homes[leaf.array.name] = leaf.array
     problem.homes.update((array.name, array) for array in book.cotangents)
+    anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
     lines = () if forward_only else adjoint(program, [output.tensor for output in book.outputs])
     flow: list[Flow] = [(tuple(u.tensor for u in s.operands), s.result, s.op) for s in computed]
@@ -409,7 +465,10 @@ def build(
             problem.add(_operation(s, "forward"), only=stated.get(id(s)))
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
+    gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
     for array, section in had:
+        if gradients.get(array.name, array.name) in anywhere:
+            continue
         value = problem.values[problem.at(array.tensor, section)]
         terminal = value.state(array.layout)
         if terminal != value.root and terminal not in value.terminals:
@@ -477,6 +536,23 @@ def _refuse(program: Program) -> None:
     """Raise `UnplannableError` for what only the rules lower."""
     if program.explicit:
         raise UnplannableError("the program's lines are its steps")
+
+
+def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:
+    """Add the choices of where arrays lie, and give the names of those that may lie anywhere.
+
+    Raises `UnplannableError` where such an output is another value's view.
+    """
+    if free is None:
+        return frozenset()
+    shown = {output.name: output.tensor for output in book.outputs if output.name in free.names}
+    for s in problem.program.statements:
+        if isinstance(s.op, Rename) and s.result.name in shown:
+            raise UnplannableError(f"the output {s.result.name} is another value's view")
+    problem.anywhere = free.names.union(gradient_of(tensor).name for tensor in shown.values())
+    for group, held in zip(free.groups, free.held, strict=True):
+        problem.place(book, group, held)
+    return free.names
 
 
 def _operation(s: Statement, section: Pass) -> Operation:
@@ -684,7 +760,7 @@ def _measure(problem: Problem, book: Plan) -> None:
     for operation in problem.operations:
         table = {split: _digits(problem, amount) for split, amount in operation.work.items()}
         operation.cost = np.array([table[way.split] for way in operation.ways])
-        if problem.lean and operation.op is not None:
+        if problem.lean and (operation.op is not None or operation.held):
             units = _held(problem, operation) * float(problem.lean / problem.scale.unit)
             operation.cost += np.minimum(np.floor(units) * digit, problem.most)
         if operation.price is not None:
@@ -696,17 +772,25 @@ def _held(problem: Problem, operation: Operation) -> Vector:
     """Give the bytes on a device of what an operation reads and makes, by way."""
     total = np.zeros(len(operation.ways))
     tensors = (*operation.operands, operation.result)
-    for slot, tensor, states in zip(operation.slots, tensors, operation.states, strict=True):
+    if operation.held:
+        tensors = tensors[:1]
+    for slot, tensor, states in zip(operation.slots, tensors, operation.states, strict=False):
         value = problem.values[problem.slots[slot].value]
         space = value.graph.space
-        size = prod(extent(dim, problem.sizes) for dim in tensor.dims) * tensor.dtype.bits / 8
+        size = float(_whole(problem, tensor) * (operation.held or 1))
         shards = [prod(space.counts[i] for i in space.parts(code)[0]) for code in value.codes]
         total += (size / np.array(shards))[states]
     return total
 
 
+def _whole(problem: Problem, tensor: Tensor) -> Fraction:
+    """Give the bytes of a whole tensor."""
+    count = prod(extent(dim, problem.sizes) for dim in tensor.dims)
+    return Fraction(count * tensor.dtype.bits, 8)
+
+
 def _touched(plan: Plan, problem: Problem) -> Fraction:
-    """Add up the bytes on a device of what a plan's operations read and make."""
+    """Add up the bytes on a device of what a plan's operations read and make, and what lies there."""
     arrays = [
         array
         for _, step in plan.steps()
@@ -714,7 +798,8 @@ def _touched(plan: Plan, problem: Problem) -> Fraction:
         for array in (*step.inputs, step.output)
     ]
     sizes = (array.local_bytes.evaluate(problem.sizes).number for array in arrays)
-    return sum((size or Fraction(0) for size in sizes), Fraction(0))
+    lying = sum(o.held * _whole(problem, o.result) for o in problem.operations if o.held)
+    return sum((size or Fraction(0) for size in sizes), Fraction(lying))
 
 
 def _additions(problem: Problem, value: Value) -> list[Fraction]:

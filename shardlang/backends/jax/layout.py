@@ -19,6 +19,7 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.types import Array, Axis, Layout
+from shardlang.passes.normal import without
 
 
 def names_of_axes(axes: Iterable[Axis]) -> Item:
@@ -49,10 +50,7 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
         return tuple(axis for axis in axes if axis not in ones)
 
     def array(value: Array) -> Array:
-        layout = value.layout
-        left = layout.unreduced - ones
-        sharding = tuple(keep(axes) for axes in layout.sharding)
-        return value.with_layout(Layout(sharding, left, layout.reduction if left else "sum"))
+        return value.with_layout(without(value.layout, ones))
 
     def op(value: Op) -> Op:
         match value:

@@ -1,0 +1,390 @@
+"""The best meshes and layouts for so many chips: which axes of which sizes, and where everything lies.
+
+Every way to write the number of chips as a product of the mesh axes is a mesh. On each the layouts of leaves
+and outputs are searched (`placement`), with no price on memory first, then with the least one at which the plan fits
+a device; the program with these layouts is planned as any other (`program`), with a proof. The layouts that
+the program has itself are tried on every mesh as well. Answers are ranked by T_overlapped, then T_serial, and
+those that take and hold the same are listed once.
+
+Times are those of `cost` with its `link` model, which knows hops, nodes and slices. Axes that reach beyond a
+node or a pod (the last ones of the mesh lie inside) are taken as `@dcn` where the program has not said so. A
+mesh that does not fit the slice that the hardware names is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice
+from math import prod
+from time import monotonic
+from typing import Literal
+
+from shardlang.cost.report import cost
+from shardlang.diagnostics import ShardlangError
+from shardlang.hardware.catalogue import load_hardware
+from shardlang.hardware.errors import NotLaid, SliceSize
+from shardlang.hardware.slices import split_shape
+from shardlang.ir.plan import Plan
+from shardlang.ir.program import Program
+from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
+from shardlang.passes import lower
+from shardlang.planner.errors import (
+    NoHardware,
+    NoMesh,
+    placed,
+    short_by,
+    SizesNeeded,
+    TooMuchMemory,
+    wrong,
+)
+from shardlang.planner.memory import fitting, peak
+from shardlang.planner.placement import anywhere, arrays_of, place
+from shardlang.planner.prices import Moved, Prices, prices_of
+from shardlang.planner.problem import OutOfTimeError, UnplannableError
+from shardlang.planner.program import aim_of, best_plan
+from shardlang.planner.reshard import check_layout
+from shardlang.planner.solve import Aim
+
+NAMES = ("X", "Y", "Z", "V")
+"""What axes are called where the program has none."""
+
+POWERS = range(-14, 8)
+"""Prices of a byte held, as powers of 2 of what one costs that is sent."""
+
+EXPECTED = (TooMuchMemory, SliceSize, NotLaid)
+"""Mistakes of a candidate that leave the others as they are."""
+
+BUDGET = 120.0
+"""Seconds that a search may take by default."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mesh with layouts, and its best plan.
+
+    Times are in seconds, at peak rates; `memory` are the bytes that a device holds at most. `written` says
+    that the layouts are those of the program.
+    """
+
+    plan: Plan
+    arrays: tuple[Array, ...]
+    t_math: Fraction
+    t_comms: Fraction
+    memory: Fraction
+    written: bool
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The sizes of the axes."""
+        return {info.axis.name: info.size or 1 for info in self.plan.program.mesh.axes}
+
+    @property
+    def t_overlapped(self) -> Fraction:
+        """The larger of T_math and T_comms, in seconds."""
+        return max(self.t_math, self.t_comms)
+
+    @property
+    def t_serial(self) -> Fraction:
+        """The sum of T_math and T_comms, in seconds."""
+        return self.t_math + self.t_comms
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best candidates, best first, and what was looked at.
+
+    `limit` are the bytes that a device has, `short` the least that something needed where nothing fits.
+    `finished` says whether every mesh was looked at.
+    """
+
+    chips: int
+    hardware: str
+    limit: Fraction | None
+    candidates: tuple[Candidate, ...]
+    meshes: int
+    finished: bool
+    notes: tuple[str, ...] = ()
+
+
+def best_meshes(
+    program: Program,
+    chips: int,
+    *,
+    hardware: str | None = None,
+    axes: int | None = None,
+    strategy: Literal["book", "optimal"] = "optimal",
+    objective: Literal["time", "serial"] = "time",
+    prices: str | Prices = "link",
+    memory_limit: Fraction | float | None = None,
+    keep_gathered: bool | None = None,
+    layouts: bool = True,
+    forward_only: bool = False,
+    budget: float | None = None,
+) -> Ranking:
+    """Search meshes of so many chips and layouts on them.
+
+    The plan on each is by `strategy`; answers are ranked by T_overlapped, or T_serial first. `axes` is the most mesh axes (by default those of the program, else 2); `layouts` says whether layouts
+    are searched, or the program's own taken alone. The memory of a device is `memory_limit`, else the
+    chip's. Raises `ShardlangError`: sizes (SH351), hardware (SH356) or meshes (SH359) that are missing, or
+    SH357 where nothing fits.
+    """
+    named = hardware or program.hardware
+    try:
+        if named is None:
+            raise wrong(NoHardware())
+        missing = [info.dim.name for info in program.dims if info.size is None]
+        if missing:
+            raise wrong(SizesNeeded(tuple(missing), "the best mesh"))
+        size = load_hardware(named).get("hbm")
+        limit = memory_limit if memory_limit is not None else size
+        search = _Search(
+            program,
+            named,
+            hardware,
+            _Asked(strategy, objective, prices_of(prices), keep_gathered, forward_only),
+            None if limit is None else Fraction(limit),
+            monotonic() + (BUDGET if budget is None else budget),
+        )
+        return search.run(chips, _infos(program, axes), layouts=layouts)
+    except ShardlangError as error:
+        raise placed(error, program) from None
+
+
+def _infos(program: Program, axes: int | None) -> tuple[AxisInfo, ...]:
+    """Give the axes whose sizes are searched and, first, those that cross the data-centre network."""
+    own = program.mesh.axes
+    fixed = [info for info in own if info.network == "dcn"]
+    free = [info for info in own if info.network != "dcn"]
+    count = axes or len(free) or 2
+    taken = {info.dim.name for info in program.dims} | {info.axis.name for info in own}
+    spare = (name for name in NAMES if name not in taken)
+    free += [AxisInfo(Axis(name)) for name in islice(spare, max(count - len(free), 0))]
+    return (*fixed, *free[:count])
+
+
+def factorisations(count: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Give every way to write a number as a product of so many factors, in order, 1 among them."""
+    if parts == 1:
+        yield (count,)
+        return
+    for first in range(count, 0, -1):
+        if count % first == 0:
+            for rest in factorisations(count // first, parts - 1):
+                yield (first, *rest)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How plans are made, and what is least."""
+
+    strategy: Literal["book", "optimal"]
+    objective: Literal["time", "serial"]
+    prices: Prices
+    keep_gathered: bool | None
+    forward_only: bool
+
+    def plan(self, program: Program, hardware: str, limit: Fraction | None, budget: float) -> Plan:
+        """Plan a program; raises `ShardlangError` where it does not fit."""
+        if self.strategy == "book":
+            made = lower(
+                program, "book", keep_gathered=self.keep_gathered, forward_only=self.forward_only
+            )
+            return made if limit is None else fitting(made, limit)
+        return best_plan(
+            program,
+            prices=self.prices,
+            objective=self.objective,
+            hardware=hardware,
+            budget=budget,
+            memory_limit=limit,
+            keep_gathered=self.keep_gathered,
+            forward_only=self.forward_only,
+        )
+
+    def key(self, each: Candidate) -> tuple[Fraction | bool, ...]:
+        """Give what candidates are ranked by; of equals the program's own layouts come first."""
+        times = (each.t_overlapped, each.t_serial)
+        return (
+            *(times if self.objective == "time" else times[::-1]),
+            each.memory,
+            not each.written,
+        )
+
+
+@dataclass
+class _Search:
+    """One search, with its clock."""
+
+    program: Program
+    hardware: str
+    given: str | None
+    asked: _Asked
+    limit: Fraction | None
+    end: float
+
+    def run(self, chips: int, infos: Sequence[AxisInfo], *, layouts: bool) -> Ranking:
+        """Look at every mesh: at the program's own layouts, then at all."""
+        meshes = [self._inside(mesh) for mesh in _meshes(chips, infos)]
+        if not meshes:
+            raise wrong(NoMesh(chips, tuple(i.axis.name for i in infos if i.network == "dcn")))
+        found: list[Candidate] = []
+        errors: list[ShardlangError] = []
+        notes: dict[str, None] = {}
+        seen: set[tuple[int, ...]] = set()
+        done = 0
+        for number, mesh in enumerate(meshes):
+            if monotonic() > self.end and found:
+                break
+            done += 1
+            share = monotonic() + max(self.end - monotonic(), 1.0) / (len(meshes) - number) * 2
+            programs: list[tuple[Program, bool]] = []
+            written = self._written(mesh)
+            if written is not None:
+                programs.append((written, True))
+            shape = _shape(mesh)
+            if layouts and shape not in seen:
+                seen.add(shape)
+                try:
+                    programs += [(each, False) for each in self._places(mesh, share)]
+                except UnplannableError as why:
+                    notes[f"layouts are not searched: {why}"] = None
+                except OutOfTimeError:
+                    pass
+            for each, own in programs:
+                try:
+                    found.append(self._candidate(each, written=own, until=share))
+                except ShardlangError as error:
+                    if not all(isinstance(d.mistake, EXPECTED) for d in error.diagnostics):
+                        raise
+                    errors.append(error)
+        if not found and errors:
+            raise min(errors, key=short_by)
+        if not found:
+            raise wrong(NoMesh(chips, ()))
+        return Ranking(
+            chips,
+            self.hardware,
+            self.limit,
+            tuple(_distinct(sorted(found, key=self.asked.key))),
+            len(meshes),
+            done == len(meshes),
+            tuple(notes),
+        )
+
+    def _aim(self, program: Program) -> Aim:
+        return aim_of(program, "time", split_shape(self.hardware)[0], self.asked.prices)
+
+    def _inside(self, mesh: Mesh) -> Mesh:
+        """Mark the axes that reach beyond a node or a pod; the last axes lie inside."""
+        topology = load_hardware(self.hardware).topology
+        if topology is None or topology.node is None or any(i.network == "dcn" for i in mesh.axes):
+            return mesh
+        room, infos = topology.node, list[AxisInfo]()
+        for info in reversed(mesh.axes):
+            inside = (info.size or 1) <= room
+            room = room // (info.size or 1) if inside else 1
+            infos.append(info if inside else replace(info, network="dcn"))
+        return Mesh(tuple(reversed(infos)))
+
+    def _written(self, mesh: Mesh) -> Program | None:
+        """Give the program on a mesh with its own layouts; None where a split is uneven there."""
+        if not self.program.mesh.axes:
+            return None
+        made = replace(self.program, mesh=mesh)
+        known = dict(made.sizes.known)
+        book_arrays = [leaf.array for leaf in made.leaves]
+        book_arrays += [Array(s.result, s.target) for s in made.statements if s.target is not None]
+        try:
+            for array in book_arrays:
+                check_layout(array, mesh, known)
+        except ShardlangError:
+            return None
+        return made
+
+    def _places(self, mesh: Mesh, until: float) -> list[Program]:
+        """Give the program with the best layouts without regard to memory, and with the best that fit."""
+        bare = anywhere(replace(self.program, mesh=mesh))
+        aim = self._aim(bare)
+        known: dict[Fraction, Program] = {}
+
+        def at(lean: Fraction) -> Program:
+            if lean not in known:
+                known[lean] = place(
+                    bare,
+                    aim.prices,
+                    aim.rate,
+                    lean=lean,
+                    forward_only=self.asked.forward_only,
+                    late=lambda: monotonic() > until,
+                )
+            return known[lean]
+
+        if self._fits(at(Fraction(0))):
+            return [at(Fraction(0))]
+        unit = self._unit(mesh, aim)
+        low, high = POWERS[0], POWERS[-1]
+        if not self._fits(at(unit * Fraction(2) ** high)):
+            return [at(unit * Fraction(2) ** high)]
+        while high - low > 1 and monotonic() < until:
+            middle = (low + high) // 2
+            if self._fits(at(unit * Fraction(2) ** middle)):
+                high = middle
+            else:
+                low = middle
+        return [each for each in known.values() if self._fits(each)]
+
+    def _unit(self, mesh: Mesh, aim: Aim) -> Fraction:
+        """Give the seconds of a byte sent over the first axis that is larger than 1."""
+        axes = tuple(info for info in mesh.axes if (info.size or 1) > 1)[:1]
+        if not axes:
+            return Fraction(1, 10**12)
+        many = axes[0].size or 1
+        return Fraction(aim.prices.all_gather(Moved(Fraction(1, many), Fraction(1), axes, many)))
+
+    def _fits(self, program: Program) -> bool:
+        if self.limit is None:
+            return True
+        return peak(lower(program, "book", forward_only=self.asked.forward_only)) <= self.limit
+
+    def _candidate(self, program: Program, *, written: bool, until: float) -> Candidate:
+        """Plan a program; raises `ShardlangError` where it does not fit."""
+        hardware, _ = split_shape(self.hardware)
+        plan = self.asked.plan(program, hardware, self.limit, max(until - monotonic(), 0.5))
+        total = cost(plan, hardware=self.given, model="link").total
+        times = [total.quantity(key).value for key in ("t_math", "t_comms")]
+        math, comms = (Fraction(0) if time is None else time for time in times)
+        return Candidate(plan, arrays_of(program, plan), math, comms, peak(plan), written)
+
+
+def _meshes(chips: int, infos: Sequence[AxisInfo]) -> Iterator[Mesh]:
+    """Give the meshes of so many chips: axes across the data-centre network keep their sizes."""
+    free = [info for info in infos if info.network != "dcn" or info.size is None]
+    fixed = prod(info.size or 1 for info in infos if info not in free)
+    if chips % fixed:
+        return
+    if not free:
+        if chips == fixed:
+            yield Mesh(tuple(infos))
+        return
+    for sizes in factorisations(chips // fixed, len(free)):
+        given = dict(zip((info.axis for info in free), sizes, strict=True))
+        yield Mesh(tuple(replace(i, size=given.get(i.axis, i.size)) for i in infos))
+
+
+def _shape(mesh: Mesh) -> tuple[int, ...]:
+    """Give what two meshes have alike on which layouts are the same but for the axes' names."""
+    return tuple(
+        sorted(hash((info.size, info.network, info.links)) for info in mesh.axes if info.size != 1)
+    )
+
+
+def _distinct(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Leave out candidates that come to the same as a better one."""
+    seen: set[object] = set()
+    for each in ranked:
+        what = (each.t_math, each.t_comms, each.memory)
+        if what not in seen:
+            seen.add(what)
+            yield each

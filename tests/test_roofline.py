@@ -124,3 +124,36 @@ def test_a_maximum_over_devices_moves_the_whole_array(counted):
 
     assert maximum.bytes.value == 2 * (8 * 4) * 3 / 4
     assert found.ici_bytes == {"X": 3 * 4}
+
+
+def test_a_loop_counts_each_time():
+    """JAX's analysis walks a scan's body once; a block of ten layers counts ten times here."""
+    from jax import lax
+    from jax import numpy as jnp
+    from jax.experimental.roofline import roofline
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    text = (
+        "mesh X=4\ndtype f32\ndims B=8, D=32, F=64\ninput x: [B, D]\nlayers 10:\n"
+        "    y[B, F_X] = x ·_D W_in[D, F_X]\n    x = y ·_F W_out[F_X, D]"
+    )
+    total = sl.cost(sl.lower(sl.parse(text), forward_only=True), model="link").total
+
+    def layers(x, first, second):
+        def layer(x, weights):
+            return lax.psum((x @ weights[0]) @ weights[1], "X"), None
+
+        return lax.scan(layer, x, (first, second))[0]
+
+    mesh = Mesh(jax.devices()[:4], ("X",))
+    specs = (P(), P(None, None, "X"), P(None, "X", None))
+    shapes = ((8, 32), (10, 32, 64), (10, 64, 32))
+    _, found = roofline(layers, mesh=mesh, in_specs=specs, out_specs=P())(
+        *(jnp.zeros(shape) for shape in shapes)
+    )
+
+    assert found.flops == 2 * 2 * 8 * 32 * 64 / 4
+    assert total.quantity("flops").value == 10 * found.flops
+    assert found.ici_bytes == {"X": 2 * 8 * 32 * 4 * 3 // 4}
+    assert total.quantity("bytes").value == 10 * found.ici_bytes["X"]

@@ -11,7 +11,7 @@ from shardlang.backends.units import si
 from shardlang.cli import arguments as options
 from shardlang.cli.program import make_plan, priced, read_program
 from shardlang.cli.render import dress, SCHEMA, to_json
-from shardlang.cli.streams import UsageError, write_result
+from shardlang.cli.streams import UsageError, width, write_result
 
 if TYPE_CHECKING:
     from shardlang.cost.fits import Fit
@@ -210,8 +210,20 @@ def _text(
         bound = "Compute-bound, " if asked == "T_math > T_comms" else ""
         lines += ["", f"{bound}{asked}{at}, where"]
         for name, solution in found.items():
-            lines += _solution_lines(name, solution)
+            lines += (part for line in _solution_lines(name, solution) for part in _folded(line))
     return "\n".join(lines)
+
+
+COLUMN = 13
+"""Where the conditions stand, behind the names of the passes."""
+
+
+def _folded(line: str) -> list[str]:
+    """Break a condition that is too long for the terminal; what goes on stands further in."""
+    from shardlang.backends.report_text import wrap as fold
+
+    first, *more = fold(line[COLUMN:], max(width() - COLUMN - 2, 40))
+    return [line[:COLUMN] + first, *(" " * (COLUMN + 2) + part for part in more)]
 
 
 def _solution_lines(name: str, solution: Solution) -> list[str]:

@@ -13,6 +13,7 @@ from shardlang.frontend.syntax import (
     Expr,
     HardwareDecl,
     Item,
+    Layers,
     LeafDecl,
     MeshDecl,
     Negate,
@@ -120,3 +121,7 @@ def item(node: Item) -> str:
             return f"save {words(names)}"
         case Section(name):
             return f"section {name}"
+        case Layers(dim, size, carries, _, length):
+            count = "" if size is None else f"={size.size}"
+            handed = "".join(f", {c.exit.text} -> {c.entry.text}" for c in carries)
+            return f"layers {dim.text}{count}{handed}: {length}"

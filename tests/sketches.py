@@ -121,7 +121,7 @@ def item(node: Item) -> str:
             return f"save {words(names)}"
         case Section(name):
             return f"section {name}"
-        case Layers(dim, count, carries, length=length):
-            many = "" if count is None else f"={size(count.size)}"
-            handed = " ".join(f"{c.exit.text}->{c.entry.text}" for c in carries)
-            return f"layers {dim.text}{many} {handed} {length}"
+        case Layers(dim, given, carries, _, length):
+            count = "" if given is None else f"={size(given.size)}"
+            handed = "".join(f", {c.exit.text} -> {c.entry.text}" for c in carries)
+            return f"layers {dim.text}{count}{handed}: {length}"

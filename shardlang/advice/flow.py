@@ -17,6 +17,7 @@ from shardlang.cost.models import bytes_moved, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
 from shardlang.ir.ops import Coefficient, Collective, Equal, Linear, Relayout
 from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Mesh
 from shardlang.planner.prices import sized
@@ -114,6 +115,7 @@ class Flow:
         axes = sized(program.mesh, known)
         self.known = {name: Fraction(size) for name, size in known.items()}
         dims = {d.name for a in self.arrays() for d in a.tensor.dims}
+        dims |= {block.dim.name for block in program.blocks}
         for name in dims:
             size = literal_size(name)
             if size is not None:
@@ -322,12 +324,24 @@ class Flow:
                 self._forests[key] = None
             else:
                 try:
-                    self._forests[key] = self._plant(sorted(roots, key=str), wants)
+                    loop = self.loop(place)
+                    self._forests[key] = self._plant(sorted(roots, key=str), wants, loop)
                 except (KeyError, UnknownRouteError):
                     self._forests[key] = None
         return self._forests[key]
 
-    def _plant(self, roots: Sequence[Array], wants: Sequence[Array]) -> Forest:
+    def loop(self, place: Place) -> Block | None:
+        """Give the block in which all is done with a value.
+
+        Raises `UnknownRouteError` where some is done in a block and some is not.
+        """
+        steps = self.steps[place.section]
+        found = {steps[index].loop for index in (*place.made, *place.moves, *place.reads)}
+        if len(found) > 1:
+            raise UnknownRouteError
+        return next(iter(found), None)
+
+    def _plant(self, roots: Sequence[Array], wants: Sequence[Array], loop: Block | None) -> Forest:
         if not roots:
             raise UnknownRouteError
         graph = self.graph(roots[0])
@@ -357,11 +371,12 @@ class Flow:
             for step in steps_along(graph, Array(own, source.layout), leg):
                 made = named(step.output)
                 if made not in roots and made not in before:
-                    before[made] = Step(step.op, (named(step.inputs[0]),), made)
+                    before[made] = Step(step.op, (named(step.inputs[0]),), made, loop=loop)
         for want in wants:
             if want not in roots and want not in before:
                 copy = Linear((Coefficient(),))
-                before[want] = Step(copy, (names[space.encode(want.layout)],), want)
+                source = names[space.encode(want.layout)]
+                before[want] = Step(copy, (source,), want, loop=loop)
         return Forest(before, self.total(before.values()))
 
     def _candidates(

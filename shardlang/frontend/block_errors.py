@@ -166,3 +166,25 @@ class SumOfLayers(Mistake):
     def hint(self) -> str | None:
         """Say what does the same."""
         return "hand the sum from layer to layer: `total = total + part`"
+
+
+@dataclass(frozen=True)
+class NotInHead(Mistake):
+    """`x = ...` in a block of an explicit program, where each name is one value."""
+
+    code: ClassVar[str] = "SH269"
+    title: ClassVar[str] = "handed on without a word in the head"
+    name: str
+    block: str
+
+    def message(self) -> str:
+        """Name the value."""
+        return (
+            f"{self.name} exists before `layers {self.block}:`, and in an explicit program a name is "
+            "one value"
+        )
+
+    def hint(self) -> str | None:
+        """Show the head."""
+        name = self.name
+        return f"call it {name}2, and say that layers hand it on: layers {self.block}, {name}2 -> {name}:"

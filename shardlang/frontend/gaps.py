@@ -39,7 +39,7 @@ _OF_THE_MESH = (errors.UnknownAxis, errors.DimIsAxis)
 class Gaps:
     """What stands in the broken lines: `names` of any kind, and `axes` of a broken mesh line.
 
-    `sections` says that a broken line is the header of a section, so that nothing more can be said.
+    `sections` says that a broken line is the header of a section or of a block, so that nothing more can be said.
     """
 
     names: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class Gaps:
             for sign in (_STRAY, _INSIDE):  # one may have been typed within a name
                 words += _names(sign.sub("", piece))
             found.update(words)
-            sections = sections or _like_header(piece)
+            sections = sections or _like_header(piece) or piece.endswith(":")
             if _MESH.match(piece):
                 axes.update((word, None) for word in _names(piece) if word not in _NETWORKS)
         return Gaps(frozenset(found), tuple(axes), sections)

@@ -118,6 +118,9 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         (reporter, reporter if line is None else line.reporter),
     )
     mesh = sizes.mesh
+    for item in items:
+        if isinstance(item, Layers) and item.dim.text in axis_names:
+            reporter.report(item.dim.span, errors.DimIsAxis(item.dim.text))
     dtype_line = declarations.only(items, DTypeDecl, "dtype", reporter)
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)

@@ -84,8 +84,7 @@ class Scopes:
         places = self.places.get(name, {})
         found = [self.heads[number] for number in places if number is not None]
         if first is not None:
-            declared = [h for h in self.heads.values() if h.dim.text == first.name]
-            found = [h for h in found if h in declared] or declared
+            found = [head for head in found if head.dim.text == first.name]
             return found[0] if found else None
         return found[0] if found and own else None
 

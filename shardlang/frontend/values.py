@@ -439,11 +439,17 @@ class Values:
         name = word.text
         if self.reserved(name, word.span) or name in self.poisoned:
             return True
+        entry = self.entries.get(name)
+        repeated = entry is not None and entry.made == made
+        if self.explicit and self.scope is not None and name in self.scope.outer and not repeated:
+            label = Label(self.scope.outer[name].span, "its value before")
+            mistake = block_errors.NotInHead(name, self.scope.head.dim.text)
+            self.reporter.report(goal.ref.span, mistake, [label])
+            return True
         if name in self.declared:
             label = Label(self.declared[name][1].span, "declared here")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
             return True
-        entry = self.entries.get(name)
         if entry is None and name in self.scopes.hidden:
             label = Label(self.scopes.hidden[name][0], "defined here first")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])

@@ -149,7 +149,9 @@ class _Adjoint:
         """End with the first line of the block; then come the gradients of values outside of it."""
         assert self.block is not None
         for carry in self.block.carries:
-            if carry.exit.name in self.known and carry.entry.name not in self.known:
+            if carry.exit.name not in self.known & self.wanted:
+                continue
+            if carry.entry.name not in self.known:
                 like, gradient = gradient_of(carry.exit), gradient_of(carry.entry)
                 self.lines.append(_zero(like, gradient, carry.entry, span, self.block))
                 self.known.add(carry.entry.name)

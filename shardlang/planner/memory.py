@@ -27,6 +27,8 @@ from time import monotonic
 from shardlang.cost.memory import kept_for_backward, memory, MemoryFormulas, Storage
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.plan import Fit, Plan
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Array
 from shardlang.passes.keep import kept_copies, regathered
 from shardlang.planner.errors import placed, SizesNeeded, TooMuchMemory, wrong
 from shardlang.planner.overlap import MATH, weighted
@@ -229,6 +231,17 @@ def _rate(pool: _Pool, question: _Question) -> Fraction:
     return Fraction(price) / size or Fraction(1)
 
 
+def _times(plan: Plan) -> dict[Array, Monomial]:
+    """Say of what each layer of a block has how many there are."""
+    found = {leaf.array: leaf.times for leaf in plan.program.leaves}
+    for step in plan.forward:
+        found[step.output] = step.times
+        for carry in step.loop.carries if step.loop is not None else ():
+            if carry.layout is not None:
+                found[Array(carry.entry, carry.layout)] = step.times
+    return found
+
+
 def _too_much(plan: Plan, taken: Fraction, limit: Fraction) -> TooMuchMemory:
     """Say what the leanest plan takes, and what most of it is."""
     known = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
@@ -238,7 +251,9 @@ def _too_much(plan: Plan, taken: Fraction, limit: Fraction) -> TooMuchMemory:
         for name in MemoryFormulas.__dataclass_fields__
     }
     arrays = kept_for_backward(plan, Storage(plan)) if plan.backward else []
-    sizes = {str(a): a.local_bytes.evaluate(plan.program.sizes.known).number for a in arrays}
+    times = _times(plan)
+    held_by = ((a, a.local_bytes * times.get(a, Monomial())) for a in arrays)
+    sizes = {str(a): size.evaluate(plan.program.sizes.known).number for a, size in held_by}
     largest = sorted(sizes, key=lambda name: sizes[name] or 0, reverse=True)[:SHOWN]
     ordered = sorted(parts, key=lambda name: parts[name], reverse=True)
     return TooMuchMemory(

@@ -59,7 +59,7 @@ class Comparison:
         yield self._block(
             "Memory of a device, in bytes",
             {
-                "weights and optimizer" if both else "weights": _state,
+                "weights, gradients, optimizer" if both else "weights": _state,
                 "activations": lambda report: report.memory.quantity("activations").formula,
                 "gathered": lambda report: report.memory.quantity("gathered_peak").formula,
             },

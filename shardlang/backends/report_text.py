@@ -313,7 +313,8 @@ class _Printer:
             holds = ""
         if self.report.hbm:
             holds = self.judged(totals) or holds
-        yield from self.indented("compute-bound", f"{condition}{holds}")
+        what = ", FLOPs against collectives" if self.report.hbm else ""
+        yield from self.indented("compute-bound", f"{condition}{holds}{what}")
         if condition.solved:
             yield from self.indented("", f"that is {condition.solved}")
 

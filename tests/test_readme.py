@@ -178,7 +178,7 @@ def test_the_two_commands_for_a_fresh_machine():
 
     assert len(fresh) == 2
     assert fresh[0].endswith("shardlang cost examples/mlp.shd")
-    assert fresh[1].endswith("pytest")
+    assert fresh[1].endswith("pytest -n auto")
 
 
 def test_the_first_program_is_the_first_example():

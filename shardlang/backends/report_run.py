@@ -22,6 +22,9 @@ STEP = "T_step"
 
 _WORDS = {10**12: "trillion", 10**9: "billion", 10**6: "million"}
 
+LABELS = {MFU: "MFU", HFU: "HFU", "hardware-causal": "HFU, causal"}
+"""Shares of the peak that have names of their own; others are MFU under their convention."""
+
 _SPARE = "nothing is counted for restarts, evaluation and checkpoints"
 
 
@@ -159,7 +162,7 @@ def _rows(report: Report, found: Run) -> Iterator[_Row]:
     for name in _shown(found):
         device = found.counts[name].device
         if device is not None:
-            label = {MFU: "MFU", HFU: "HFU"}.get(name, f"MFU, {name}")
+            label = LABELS.get(name, f"MFU, {name}")
             shares = tuple(_share(pace.utilization[name]) for pace in paces)
             yield _Row(label, device.formula / (peak * time), shares)
     if found.steps is not None:
@@ -219,7 +222,7 @@ def _head(found: Run) -> list[str]:
 
 
 def _convention(found: Run) -> str:
-    return {MFU: "MFU", HFU: "HFU"}.get(found.convention, found.convention)
+    return LABELS.get(found.convention, found.convention)
 
 
 def _facts(report: Report, found: Run) -> Iterator[tuple[str, str]]:

@@ -179,6 +179,7 @@ def best_meshes(
     memory_limit: float | Fraction | None = None,
     keep_gathered: bool | None = None,
     forward_only: bool = False,
+    hbm: bool = False,
     budget: float | None = None,
 ) -> Ranking:
     """Find the best meshes of so many chips, and the layouts of leaves and outputs on them.
@@ -201,6 +202,7 @@ def best_meshes(
         memory_limit=memory_limit,
         keep_gathered=keep_gathered,
         forward_only=forward_only,
+        hbm=hbm,
         budget=budget,
     )
 

@@ -342,3 +342,9 @@ def _wrap(text: str, indent: str, atom: int) -> list[str]:
 
 def _paragraphs(text: str, atom: int) -> Iterator[str]:
     yield from text[atom:].split("\n")
+
+
+def of_kind(value: object, kind: type, said: str) -> None:
+    """Refuse a value of another type in a library call; raises TypeError with what is taken."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{said}, not {type(value).__name__}")

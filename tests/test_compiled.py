@@ -133,7 +133,9 @@ def test_costs_are_monotone(seed):
             if name in report.dims or name in ("T_hop", "T_dcn"):
                 assert rises(base[output], moved[output]), (name, output)
             elif name in figures or key in ("flops", "elementwise", "t_math", *MEMORY[:4]):
-                assert rises(moved[output], base[output]), (name, output)
+                # over an axis of size 1 no copy is gathered, and kept
+                many = at[name] > (1 if key == "activations" and name not in figures else 0)
+                assert rises(moved[output][many], base[output][many]), (name, output)
     for which in ("forward", "backward", "total"):
         assert rises(base[f"{which}.t_comms"], base[f"{which}.t_overlapped"])
         assert rises(base[f"{which}.t_overlapped"], base[f"{which}.t_serial"])

@@ -352,17 +352,18 @@ def test_13b_parameters_do_not_fit_by_data_parallelism() -> None:
 
 @pytest.mark.parametrize("symbol", ["B", "D", "F", "X"])
 @pytest.mark.parametrize("both", [False, True])
-def test_the_border_is_where_memory_is_full(symbol: str, both: bool) -> None:
+@pytest.mark.parametrize("part", ["total", "peak"])
+def test_the_border_is_where_memory_is_full(symbol: str, both: bool, part: str) -> None:
     """One more (or one axis less) does not fit, by the numbers of a report of its own."""
     sizes = {"B": 4096, "D": 1024, "F": 4096, "X": 8}
     text = "In[B_X, D] · W_in[D_X, F] · W_out[F, D_X] -> Out[B_X, D]\noptimizer adam\n"
     limit = {"hbm": 70_000_003 if both else 24_000_001}
     given = {name: size for name, size in sizes.items() if name != symbol}
-    fit = fits(report(text, given, both=both, sets=limit), symbol)
+    fit = fits(report(text, given, both=both, sets=limit), symbol, (part,))
 
-    def fitting(size: int) -> bool | None:
+    def fitting(size: int) -> bool:
         found = report(text, {**sizes, symbol: size}, both=both, sets=limit)
-        return found.to_dict()["fits"]["holds"]
+        return float(found.memory.quantity(part).value or 0) <= limit["hbm"]
 
     if symbol == "X":
         assert fit.least is not None
@@ -370,6 +371,52 @@ def test_the_border_is_where_memory_is_full(symbol: str, both: bool) -> None:
     else:
         assert fit.most is not None
         assert (True, False) == (fitting(fit.most), fitting(fit.most + 1))
+
+
+def test_what_fits_has_to_do_so_at_once_too() -> None:
+    """With temporaries more is needed than the total: the report and the command say so."""
+    path = str(Path(__file__).resolve().parent.parent / "examples" / "dp.shd")
+    sizes = {"B": 128 * 1024, "D": 8192, "F": 8192, "X": 64}
+    found = sl.cost(sl.lower(sl.load(path), sizes=sizes), "tpu_v5p", sets={"hbm": 650e6})
+
+    assert float(found.memory.quantity("total").value or 0) == 603_979_776
+    assert float(found.memory.quantity("peak").value or 0) == 704_643_072
+    assert found.to_dict()["fits"]["holds"] is False
+    assert "does not fit" in found.to_text()
+
+
+def test_dims_that_follow_by_products_and_by_sums() -> None:
+    """`G = F/2` of `F = 4*D` is followed to D; a sum is refused, not taken as it stands."""
+    text = (
+        "mesh X=1\ndims {}, B=8\nparam W: [D, F], V: [F, G]\nx[B, D] · W[D, F] · V[F, G] -> y[B, G]"
+    )
+    plan = sl.lower(sl.parse(text.format("F=4*D, G=F/2")))
+    fit = fits(sl.cost(plan, sets={"hbm": 24e6}), "D", ("parameters",))
+
+    assert fit.most == 1000
+    with pytest.raises(sl.ShardlangError) as caught:
+        fits(sl.cost(sl.lower(sl.parse(text.format("F=2*D+48, G=64")))), "D")
+    assert [d.code for d in caught.value.diagnostics] == ["SH528"]
+
+
+def test_full_to_the_byte_fits() -> None:
+    """Where the symbol cancels out, memory that is exactly full fits."""
+    plan = sl.lower(sl.parse("x[B_X, D] · W[D, F] -> y[B_X, F]"), sizes={"B": 8, "D": 8, "F": 16})
+
+    hows = [
+        fits(sl.cost(plan, sets={"hbm": hbm}), "X", ("parameters",)).solution.how
+        for hbm in (255, 256, 257)
+    ]
+    assert hows == ["never", "always", "always"]
+
+
+def test_a_slice_of_what_is_on_the_chip_moves_nothing() -> None:
+    """A value that is sliced on its way is neither written nor read for that."""
+    text = "mesh X=2\nA[I, J] ·_J B[J, K] -> C[I, K]\nD[I_X, K] = relu(C)"
+    sizes = {"I": 64, "J": 32, "K": 128}
+    found = sl.cost(sl.lower(sl.parse(text), sizes=sizes, forward_only=True)).forward
+
+    assert found.quantity("fused_bytes").value == 2 * (64 * 32 + 32 * 128 + 32 * 128)
 
 
 def test_formulas_of_what_fits() -> None:

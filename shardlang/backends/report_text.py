@@ -352,7 +352,7 @@ class _Printer:
             rows.append([f"{words:<13}", formula, amount(quantity, "B")])
         if said := fit(self.report):
             label = "fits" if (self.report.share or 0) <= 1 else "does not fit"
-            rows.append([f"{label:<13}", f"total {said}", ""])
+            rows.append([f"{label:<13}", said, ""])
         yield from table(rows, self.width, (2,), "  ")
 
     def alive(self, quantity: Quantity) -> str:

@@ -37,12 +37,14 @@ def amount(quantity: Quantity, unit: str) -> str:
 
 
 def fit(report: Report) -> str:
-    """Say whether the memory fits: `14.12 GB of 16 GB: 88.2%, 1.88 GB left`; nothing where unknown."""
-    total, share = report.memory.quantity("total").number, report.share
+    """Say whether the memory fits: `total 14.12 GB of 16 GB: 88.2%, 1.88 GB left`; nothing where unknown."""
+    name, needed = report.needed
+    total, share = needed.number, report.share
     if total is None or share is None or report.capacity is None:
         return ""
     size = float(report.capacity)
-    taken = f"{si(float(total), 'B')} of {si(size, 'B')}"
+    what = "at once" if name == "peak" else name
+    taken = f"{what} {si(float(total), 'B')} of {si(size, 'B')}"
     if share > 1:
         return f"{taken}: {share:.4g} times as much"
     return f"{taken}: {100 * share:.3g}%, {si(size - float(total), 'B')} left"

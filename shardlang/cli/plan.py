@@ -39,6 +39,11 @@ def configure(parser: ArgumentParser) -> None:
         default="search",
         help="search where leaves and outputs lie, or take the layouts as they are written",
     )
+    group.add_argument(
+        "--hbm",
+        action="store_true",
+        help="rank by times in which no contraction takes less than its reads and writes at W_hbm",
+    )
     options.add_lowering(parser)
     parser.set_defaults(strategy="optimal")
     options.add_output(parser)
@@ -68,6 +73,7 @@ def run(arguments: Namespace) -> int:
         memory_limit=arguments.memory_limit,
         keep_gathered=options.KEEPING.get(arguments.keep_gathered),
         layouts=arguments.layouts == "search",
+        hbm=arguments.hbm,
         forward_only=arguments.passes == "forward",
         budget=arguments.budget,
     )
@@ -112,8 +118,9 @@ def _text(found: Ranking, top: int, columns: int) -> str:
 
     room = "" if found.limit is None else f" with {si(float(found.limit), 'B')} each"
     chips = "chip" if found.chips == 1 else "chips"
+    meshes = "mesh" if found.meshes == 1 else "meshes"
     heading = (
-        f"{found.chips} {chips} of {found.hardware}{room}: {found.meshes} meshes; times at peak"
+        f"{found.chips} {chips} of {found.hardware}{room}: {found.meshes} {meshes}; times at peak"
         " rates, by the link model; T_overlapped is a lower bound"
     )
     lines = [*wrap(heading, columns), ""]

@@ -94,10 +94,11 @@ def run(arguments: Namespace) -> int:
             )
             for name in passes
         }
-    fit = _fit(report, arguments)
+    fit, *at_once = _fit(report, arguments) or (None,)
     if arguments.format == "json":
         data = _data(report, arguments, found, split)
         data["fits"] = None if fit is None else fit.to_dict()
+        data["fits_at_once"] = at_once[0].to_dict() if at_once else None
         if fit is not None:
             data["symbols"][fit.hbm] = "hardware"
         write_result(to_json(data), arguments.output)
@@ -106,18 +107,25 @@ def run(arguments: Namespace) -> int:
         if fit is not None:
             asked = found or split is not None
             text = f"{text}\n\n" if asked else text.splitlines()[0] + "\n\n"
-            text += "\n".join(_fit_lines(fit))
+            text += "\n".join((*_fit_lines(fit), *map(_at_once, at_once)))
         write_result(dress(text, arguments.format), arguments.output)
     return 0
 
 
-def _fit(report: Report, arguments: Namespace) -> Fit | None:
+def _fit(report: Report, arguments: Namespace) -> tuple[Fit, ...]:
+    """Solve for what fits: of the total, also for what is alive at once where that is more."""
     if arguments.fits is None:
-        return None
+        return ()
     from shardlang.cost.fits import fits
 
     parts = tuple(part.strip() for part in arguments.parts.split(","))
-    return fits(report, arguments.fits, parts)
+    found = fits(report, arguments.fits, parts)
+    if parts != ("total",):
+        return (found,)
+    other = fits(report, arguments.fits, ("peak",))
+    fewer = None not in (found.most, other.most) and (other.most or 0) < (found.most or 0)
+    more = None not in (found.least, other.least) and (other.least or 0) > (found.least or 0)
+    return (found, other) if fewer or more else (found,)
 
 
 def _axes(arguments: Namespace) -> tuple[str, ...]:
@@ -283,6 +291,12 @@ def _fit_lines(fit: Fit) -> list[str]:
     if fit.most is not None:
         lines.append(f"  here {name} <= {fit.most:_}{how}")
     return lines
+
+
+def _at_once(fit: Fit) -> str:
+    """Say what fits with all that is alive at once, where that is less than the total lets in."""
+    border = f"<= {fit.most:_}" if fit.most is not None else f">= {fit.least:_}"
+    return f"  with temporaries, at the worst moment (--parts peak): {fit.solution.symbol} {border}"
 
 
 def _split_lines(split: Split, what: str) -> list[str]:

@@ -267,13 +267,13 @@ def _summed(
 
     A product's coefficient in each case is taken apart into what is added for each set of axes that are
     all larger than 1 (a Möbius inversion), so that what depends on one axis is added for that axis alone.
+    Nothing is added to be taken off again, which would cost digits: then each product stands in its cases.
     """
-    found = _by_case(
-        {
-            case: [Formula(maxima=(o,) * n) for o, n in Counter(formula.maxima).items()]
-            for case, formula in cases.items()
-        }
-    )
+    maxima = {
+        case: [Formula(maxima=(o,) * n) for o, n in Counter(formula.maxima).items()]
+        for case, formula in cases.items()
+    }
+    found = _by_case(maxima)
     ordered = sorted(cases, key=len)
     held = {case: {t.powers: t.coefficient for t in cases[case].terms} for case in ordered}
     for axis in axes:
@@ -281,6 +281,14 @@ def _summed(
             if axis in case:
                 for powers, coefficient in held[case - {axis}].items():
                     held[case][powers] = held[case].get(powers, Fraction(0)) - coefficient
+    own = {(case, t.powers): t.coefficient for case in ordered for t in cases[case].terms}
+    if any(
+        coefficient * own.get((case, powers), Fraction(0)) < 0
+        or (coefficient and (case, powers) not in own)
+        for case in ordered
+        for powers, coefficient in held[case].items()
+    ):
+        return _by_case({c: [*maxima[c], *map(Formula.of, cases[c].terms)] for c in cases})
     for case in ordered:
         terms = [Monomial(coefficient, powers) for powers, coefficient in held[case].items()]
         if any(term.coefficient for term in terms):

@@ -25,6 +25,7 @@ from shardlang.cost.errors import BadRange, BadSplit, LoneAxis, NotDrawn
 from shardlang.cost.solve import check_symbol, freed
 from shardlang.cost.split import divisors
 from shardlang.diagnostics import Diagnostic, ShardlangError
+from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.source import Source, Span
 
 if TYPE_CHECKING:
@@ -171,16 +172,18 @@ def _kind(programs: Mapping[str, Sequence[Version]], sweep: Sweep) -> Kind:
     """Say what is varied; a program that has no such symbol is the same all along."""
     reports = [version.report for versions in programs.values() for version in versions]
     for report in reports:
-        if _symbol(report, sweep.name) is not None:
-            return report.symbols.kinds[check_symbol(report, sweep.name, where="--over")]
+        symbol = _symbol(report, sweep.name)
+        if symbol is not None:
+            return report.symbols.kinds.get(symbol, "hardware")
     check_symbol(reports[0], sweep.name, where="--over")
     raise AssertionError  # it has raised
 
 
 def _symbol(report: Report, name: str) -> str | None:
+    """Give the symbol of a name in a report; efficiencies get into its formulas when they are asked for."""
     symbols = report.symbols
     symbol = symbols.of.get(name) or symbols.figures.get(name) or name
-    return symbol if symbol in symbols.kinds else None
+    return symbol if symbol in symbols.kinds or symbol in EFFICIENCIES.values() else None
 
 
 def _values(sweep: Sweep, kind: Kind) -> Any:
@@ -193,6 +196,8 @@ def _values(sweep: Sweep, kind: Kind) -> Any:
 
     if kind != "hardware" and sweep.low < 1:
         raise wrong("a size is at least 1")
+    if sweep.name in EFFICIENCIES.values() and kind == "hardware" and sweep.high > 1:
+        raise wrong("an efficiency is at most 1")
     if kind != "axis":
         return np.geomspace(sweep.low, sweep.high, POINTS)
     powers = [2.0**power for power in range(ceil(log2(sweep.low)), floor(log2(sweep.high)) + 1)]

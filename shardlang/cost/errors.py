@@ -144,6 +144,25 @@ class NoTime(Mistake):
 
 
 @dataclass(frozen=True)
+class FollowsBySum(Mistake):
+    """`F = 2*D + 48` where a condition is solved for D."""
+
+    code: ClassVar[str] = "SH528"
+    title: ClassVar[str] = "a dim that follows by a sum"
+
+    name: str
+    symbol: str
+
+    def message(self) -> str:
+        """Say which dim."""
+        return f"'{self.name}' follows {self.symbol} by a sum, which no condition is solved for"
+
+    def hint(self) -> str:
+        """Say what can be asked."""
+        return f"give {self.name} a size of its own, --set {self.name}=...; `plot` and `cost` follow any size"
+
+
+@dataclass(frozen=True)
 class BadEfficiency(Mistake):
     """`--set E_math=80`: a share of a figure that is more than all of it."""
 

@@ -8,7 +8,7 @@ smallest one. The size of the HBM is the symbol `hbm` in formulas.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -67,7 +67,7 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
             raise ShardlangError([Diagnostic(where, Span(0, len(part)), NoPart(part, MEMORY))])
     name = check_symbol(report, symbol, where="--fits")
     report = freed(report, "--fits", [name])
-    followed = followers(report, name)
+    followed = followers(report, name, "--fits")
     held = Formula.sum(report.memory.quantity(part).formula for part in parts).rewrite(followed)
     known = {n: v for n, v in report.known.items() if n != name and n not in followed}
     hbm = "hbm"
@@ -78,6 +78,8 @@ def fits(report: Report, symbol: str, parts: Sequence[str] = ("total",)) -> Fit:
     found = compare(
         report, name, Formula.of(Monomial.of(hbm)), held, known, {}, strict=False, most=CHOICES
     )
+    if name not in held.names and held.value(known) == report.capacity:
+        found = replace(found, how="always")  # full to the byte
     rest = _without(held, name)
 
     def fitting(size: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from math import nextafter
@@ -20,7 +20,7 @@ from shardlang.cost.builder import Builder, Case, number
 from shardlang.cost.formula import Formula
 from shardlang.cost.graph import Graph, OutOfRangeError
 from shardlang.cost.models import LATENCIES
-from shardlang.ir.size import BinOp, Name, Number, SizeExpr
+from shardlang.ir.size import BinOp, Name, names_in, Number, SizeExpr
 
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
@@ -150,7 +150,7 @@ class Compiled:
             )
         what = f"{name} has to be " + ("larger than 0" if low == SMALLEST else f"at least {low:g}")
         if error.value > high:
-            what = f"{name} has to be finite"
+            what = f"{name} has to be " + ("finite" if high == LARGEST else f"at most {high:g}")
         place = ""
         if array is not None and array.ndim:
             with np.errstate(invalid="ignore"):
@@ -267,7 +267,12 @@ class _Compiler:
         if output == "memory" or part == "memory":
             key = "total" if output == "memory" else key
             if key in self.report.memory.quantities:
-                return [{frozenset(self.axes): self.report.memory.quantity(key).formula}]
+                return [
+                    {
+                        case: report.memory.quantity(key).formula
+                        for case, report in self._reports().items()
+                    }
+                ]
             raise ValueError(f"no output is called {output!r}: {self._listed()}")
         pass_ = part or "total"
         keys = ("t_math", "t_comms") if key == "compute_bound" else (key,)
@@ -305,7 +310,7 @@ class _Compiler:
         own = self.report.symbols.of
         while left:
             ready = [
-                s for s, e in left.items() if not {own.get(n, n) for n in _names(e)} & set(left)
+                s for s, e in left.items() if not {own.get(n, n) for n in names_in(e)} & set(left)
             ]
             for symbol in ready or list(left):
                 place = self._size(left.pop(symbol), own)
@@ -344,18 +349,7 @@ def _derived(report: Report, arguments: tuple[str, ...]) -> dict[str, SizeExpr]:
     found: dict[str, SizeExpr] = {}
     for _ in declared:
         for symbol, expr in declared.items():
-            if {symbols.of.get(name, name) for name in _names(expr)} & moving:
+            if {symbols.of.get(name, name) for name in names_in(expr)} & moving:
                 moving.add(symbol)
                 found[symbol] = expr
     return found
-
-
-def _names(expr: SizeExpr) -> Iterator[str]:
-    match expr:
-        case Name(name):
-            yield name
-        case BinOp(_, left, right):
-            yield from _names(left)
-            yield from _names(right)
-        case Number():
-            return

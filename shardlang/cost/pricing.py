@@ -45,6 +45,7 @@ from shardlang.ir.ops import AllReduce, Collective
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
+from shardlang.passes.normal import without_axes
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward")
@@ -338,9 +339,10 @@ class Pricing:
         groups = {name: self.groups(collectives, name) for name in PASSES}
         batch = batch_of(self.plan, self.symbols)
         any_size = self.any_size or self.resized()
-        own = memory(self.plan, any_size=any_size)
+        lying = self.lying()
+        own = memory(lying, any_size=any_size)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.named(fused(self.plan, name, any_size=any_size)) for name in SECTIONS}
+        least = {name: self.named(fused(lying, name, any_size=any_size)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
             mine = [c for c in compute if name in (c.pass_, "total")]
@@ -364,7 +366,7 @@ class Pricing:
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        alive = peak(self.plan, own, any_size=any_size)
+        alive = peak(lying, own, any_size=any_size)
         parts = {**own.parts, "peak": alive}
         held = Memory({key: self.quantity(self.named(each)) for key, each in parts.items()})
         self.check(totals, held)
@@ -391,6 +393,17 @@ class Pricing:
             again=self.again,
             groups=groups,
         )
+
+    def lying(self) -> Plan:
+        """Give the plan without the axes that are known to have size 1: over them nothing is gathered."""
+        counting = self.counting(self.info)
+        ones = frozenset(axis for axis in self.info if axis not in counting)
+        if not ones:
+            return self.plan
+        plan = without_axes(self.plan, ones)
+        forward = tuple(step for step in plan.forward if step.output not in step.inputs)
+        backward = tuple(step for step in plan.backward if step.output not in step.inputs)
+        return replace(plan, forward=forward, backward=backward)
 
     def groups(
         self, collectives: Iterable[CollectiveCost], pass_: str

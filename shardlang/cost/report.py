@@ -29,6 +29,7 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.symbols import Symbols
+from shardlang.diagnostics import of_kind
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
@@ -164,8 +165,17 @@ class Report:
 
     @property
     def share(self) -> float | None:
-        """The part of a device's memory that the total takes, where both are known."""
-        return ratio(self.memory.quantity("total").value, self.capacity)
+        """The part of a device's memory that is needed, where both are known."""
+        return ratio(self.needed[1].value, self.capacity)
+
+    @property
+    def needed(self) -> tuple[str, Quantity]:
+        """The larger of the total and what is alive at once (`peak`), with its name: both have to fit."""
+        both = ("total", "peak")
+        return max(
+            ((name, self.memory.quantity(name)) for name in both),
+            key=lambda each: each[1].value or 0,
+        )
 
     def _size(self, name: str) -> int | float | None:
         value = self.known.get(self.symbols.of[name])
@@ -384,6 +394,9 @@ def cost(
     writes takes at W_hbm. Raises `ShardlangError` for hardware that does not exist and
     for names or values in `sets` that make no sense.
     """
+    of_kind(plan, Plan, "cost takes a plan, as sl.lower(program) gives it")
+    if overlap not in (None, "axes"):
+        raise ValueError(f"overlap is 'axes' or None, not {overlap!r}")
     if isinstance(model, str):
         if model not in MODELS:
             raise ValueError(f"no model is called {model!r}: {', '.join(MODELS)}")

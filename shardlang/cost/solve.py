@@ -26,7 +26,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any, Literal
 
-from shardlang.cost.errors import LaidAxis, NotAnAxis, NoTime, UnknownSymbol
+from shardlang.cost.errors import FollowsBySum, LaidAxis, NotAnAxis, NoTime, UnknownSymbol
 from shardlang.cost.formula import common_factor, Formula, power
 from shardlang.cost.report import Report
 from shardlang.cost.roots import Root, Sums
@@ -34,7 +34,7 @@ from shardlang.cost.split import best_split, Constraint, Pass, read_constraint, 
 from shardlang.cost.symbols import Symbols
 from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.hardware.figures import EFFICIENCIES
-from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
+from shardlang.ir.size import BinOp, Monomial, Name, names_in, Number, SizeExpr
 from shardlang.source import Source, Span
 
 MOST = 4
@@ -197,32 +197,52 @@ def _links(symbols: Symbols) -> list[str]:
 # Dims that are declared by others --------------------------------------------------------------
 
 
-def followers(report: Report, symbol: str) -> dict[str, Monomial]:
-    """Give the dims that are declared as products of the symbol (`F = 4*D`), as such products."""
+def followers(report: Report, symbol: str, where: str = "--for") -> dict[str, Monomial]:
+    """Give the dims that are declared as products of the symbol (`F = 4*D`, `G = F/2`), as such products.
+
+    Raises `ShardlangError` (SH528) for one that follows it by a sum, which no condition is solved for.
+    """
+    names = report.symbols.of
+    left = {
+        names[info.dim.name]: info.declared
+        for info in report.plan.program.dims
+        if info.declared is not None and names.get(info.dim.name) not in (None, symbol)
+    }
     found: dict[str, Monomial] = {}
-    for info in report.plan.program.dims:
-        own = report.symbols.of.get(info.dim.name)
-        if info.declared is None or own is None or own == symbol:
-            continue
-        product = _product(info.declared, report.symbols.of)
-        if product is not None and symbol in dict(product.powers):
+    moving = {symbol}
+    for _ in tuple(left):
+        for own, expr in tuple(left.items()):
+            used = {names.get(name, name) for name in names_in(expr)}
+            if not used & moving or used & set(left) & moving:
+                continue
+            product = _product(expr, names, found)
+            if product is None:
+                name = next(name for name, each in names.items() if each == own)
+                mistake = FollowsBySum(name, symbol)
+                at = Source(where, symbol)
+                raise ShardlangError([Diagnostic(at, Span(0, len(symbol)), mistake)])
             found[own] = product
+            moving.add(own)
+            del left[own]
     return found
 
 
-def _product(expr: SizeExpr, names: Mapping[str, str]) -> Monomial | None:
+def _product(
+    expr: SizeExpr, names: Mapping[str, str], found: Mapping[str, Monomial]
+) -> Monomial | None:
     match expr:
         case Number(value):
             return Monomial(value) if value > 0 else None
         case Name(name):
-            return Monomial.of(names.get(name, name))
+            own = names.get(name, name)
+            return found.get(own, Monomial.of(own))
         case BinOp("*" | "/" as op, left, right):
-            a, b = _product(left, names), _product(right, names)
+            a, b = _product(left, names, found), _product(right, names, found)
             if a is None or b is None:
                 return None
             return a * b if op == "*" else a / b
         case BinOp("**", left, Number(value)) if value.denominator == 1:
-            base = _product(left, names)
+            base = _product(left, names, found)
             return None if base is None else power(base, int(value))
         case BinOp():
             return None
@@ -433,7 +453,10 @@ def _sign(formula: Formula) -> int:
 
 
 def _independent(
-    name: str, math: Formula, comms: Formula, known: Mapping[str, Fraction]
+    name: str,
+    math: Formula,
+    comms: Formula,
+    known: Mapping[str, Fraction],
 ) -> Solution:
     """Say when it holds where the symbol cancels out: no choice of it helps."""
     difference = Formula.sum((math, comms * Monomial(Fraction(-1))))

@@ -39,11 +39,11 @@ def fused(plan: Plan, section: Pass, *, any_size: bool = False) -> Formula:
         if step.output in storage.same:
             continue
         for array in map(storage.root, step.inputs):
-            if not step.is_compute:
+            if step.is_collective:
                 leaving.add(array)
-            elif array not in made:
-                given[array] = None
-        if step.is_compute:
+            elif array not in made:  # of what is sliced, the slice alone is read
+                given[array if step.is_compute else step.output] = None
+        if not step.is_collective and step.output not in given:
             made[step.output] = None
     ends = set(map(storage.root, leaving))
     return layers.add((*given, *(array for array in made if array in ends)))

@@ -38,7 +38,7 @@ from shardlang.source import Source, Span
 
 Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
 
-OPTIMIZERS = ("adam", "adamw", "sgd", "adafactor", "muon", "none")
+OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "lion", "muon", "adafactor", "none")
 """The optimizers that a program may name."""
 
 HARDWARE_QUANTITIES = frozenset({"C", "T_hop", "T_dcn", *FIGURES, *EFFICIENCIES.values()})

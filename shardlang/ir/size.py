@@ -6,7 +6,7 @@ sizes is a number, or else a ratio that *is* the condition to report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -104,3 +104,15 @@ class Monomial:
             return "*".join(top)
         below = bottom[0] if len(bottom) == 1 else f"({'*'.join(bottom)})"
         return f"{'*'.join(top)}/{below}"
+
+
+def names_in(expr: SizeExpr) -> Iterator[str]:
+    """Give the names in a declared size."""
+    match expr:
+        case Name(name):
+            yield name
+        case BinOp(_, left, right):
+            yield from names_in(left)
+            yield from names_in(right)
+        case Number():
+            return

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardlang.ir.ops import Coefficient, Linear, Relayout
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Coefficient,
+    Linear,
+    Mask,
+    Op,
+    Permute,
+    ReduceScatter,
+    Relayout,
+    Slice,
+)
+from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.program import Program, Statement, Use
-from shardlang.ir.types import Axis, Layout
+from shardlang.ir.types import Array, Axis, Layout
 
 
 def without(layout: Layout, unit: frozenset[Axis]) -> Layout:
@@ -26,6 +39,49 @@ def drop_unit_axes(program: Program) -> Program:
     made = with_layouts(program, lambda layout: without(layout, unit))
     shrunk = (_shrink(statement, unit) for statement in made.statements)
     return replace(made, statements=tuple(s for s in shrunk if s is not None))
+
+
+def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
+    """Drop axes of size 1 from every layout and every step: they split and reduce nothing."""
+    if not ones:
+        return plan
+
+    def keep(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(axis for axis in axes if axis not in ones)
+
+    def array(value: Array) -> Array:
+        return value.with_layout(without(value.layout, ones))
+
+    def op(value: Op) -> Op:
+        match value:
+            case (
+                AllGather(axes)
+                | ReduceScatter(axes)
+                | AllReduce(axes)
+                | AllToAll(axes)
+                | Permute(axes)
+                | Slice(axes)
+                | Mask(axes)
+            ):
+                return replace(value, axes=keep(axes))
+            case _:
+                return value
+
+    def step(value: Step) -> Step:
+        inputs = tuple(array(x) for x in value.inputs)
+        return replace(value, op=op(value.op), inputs=inputs, output=array(value.output))
+
+    leaves = tuple(replace(leaf, array=array(leaf.array)) for leaf in plan.program.leaves)
+    gradients = (Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients)
+    return replace(
+        plan,
+        program=replace(plan.program, leaves=leaves),
+        forward=tuple(step(s) for s in plan.forward),
+        backward=tuple(step(s) for s in plan.backward),
+        outputs=tuple(array(x) for x in plan.outputs),
+        cotangents=tuple(array(x) for x in plan.cotangents),
+        gradients=tuple(gradients),
+    )
 
 
 def with_layouts(program: Program, layout: Callable[[Layout], Layout]) -> Program:

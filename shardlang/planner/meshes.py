@@ -7,8 +7,8 @@ the program has itself are tried on every mesh as well. Answers are ranked by T_
 those that take and hold the same are listed once.
 
 Times are those of `cost` with its `link` model, which knows hops, nodes and slices. Axes that reach beyond a
-node or a pod (the last ones of the mesh lie inside) are taken as `@dcn` where the program has not said so. A
-mesh that does not fit the slice that the hardware names is left out.
+node or a pod (the last ones of the mesh lie inside) are planned as `@dcn` where the program has not said so. Left
+out are meshes that do not fit the slice that the hardware names, or need more axes of a torus than there are.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
-from math import prod
+from math import gcd, prod
 from time import monotonic
 from typing import Literal
 
+from shardlang.cost.network import wire, Wiring
 from shardlang.cost.report import cost
-from shardlang.diagnostics import ShardlangError
+from shardlang.diagnostics import of_kind, ShardlangError
 from shardlang.hardware.catalogue import load_hardware
 from shardlang.hardware.errors import NotLaid, SliceSize
 from shardlang.hardware.slices import split_shape
+from shardlang.hardware.topology import Topology
 from shardlang.ir.plan import Plan
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
@@ -121,15 +123,22 @@ def best_meshes(
     keep_gathered: bool | None = None,
     layouts: bool = True,
     forward_only: bool = False,
+    hbm: bool = False,
     budget: float | None = None,
 ) -> Ranking:
     """Search meshes of so many chips and layouts on them.
+
+    With `hbm` the times are those of the roofline: no contraction takes less than its reads and writes.
 
     The plan on each is by `strategy`; answers are ranked by T_overlapped, or T_serial first. `axes` is the most mesh axes (by default those of the program, else 2); `layouts` says whether layouts
     are searched, or the program's own taken alone. The memory of a device is `memory_limit`, else the
     chip's. Raises `ShardlangError`: sizes (SH351), hardware (SH356) or meshes (SH359) that are missing, or
     SH357 where nothing fits.
     """
+    of_kind(program, Program, "best_meshes takes a program, as sl.parse gives it")
+    of_kind(chips, int, "chips are counted by a whole number")
+    if chips < 1:
+        raise ValueError(f"there is at least one chip, not {chips}")
     named = hardware or program.hardware
     try:
         if named is None:
@@ -143,7 +152,7 @@ def best_meshes(
             program,
             named,
             hardware,
-            _Asked(strategy, objective, prices_of(prices), keep_gathered, forward_only),
+            _Asked(strategy, objective, prices_of(prices), keep_gathered, forward_only, hbm),
             None if limit is None else Fraction(limit),
             monotonic() + (BUDGET if budget is None else budget),
         )
@@ -184,6 +193,7 @@ class _Asked:
     prices: Prices
     keep_gathered: bool | None
     forward_only: bool
+    hbm: bool
 
     def plan(self, program: Program, hardware: str, limit: Fraction | None, budget: float) -> Plan:
         """Plan a program; raises `ShardlangError` where it does not fit."""
@@ -226,12 +236,19 @@ class _Search:
 
     def run(self, chips: int, infos: Sequence[AxisInfo], *, layouts: bool) -> Ranking:
         """Look at every mesh: at the program's own layouts, then at all."""
-        meshes = [self._inside(mesh) for mesh in _meshes(chips, infos)]
+        notes: dict[str, None] = {}
+        every = [self._inside(mesh) for mesh in _meshes(chips, infos)]
+        meshes = [mesh for mesh in every if mesh is not None]
+        possible = [mesh for mesh in meshes if self._wired(mesh)]
+        if possible and len(possible) < len(meshes):
+            meshes = possible
+            notes[
+                f"{self.hardware} has {self._axes()} axes of the interconnect: no mesh takes more"
+            ] = None
         if not meshes:
             raise wrong(NoMesh(chips, tuple(i.axis.name for i in infos if i.network == "dcn")))
         found: list[Candidate] = []
         errors: list[ShardlangError] = []
-        notes: dict[str, None] = {}
         seen: set[tuple[int, ...]] = set()
         done = 0
         for number, mesh in enumerate(meshes):
@@ -273,20 +290,58 @@ class _Search:
             tuple(notes),
         )
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The slice that the hardware names, empty where none is given."""
+        shape = split_shape(self.hardware)[1]
+        return shape or (self.program.slice if self.given is None else ())
+
+    @property
+    def topology(self) -> Topology | None:
+        """How the chips are joined."""
+        return load_hardware(self.hardware).topology
+
     def _aim(self, program: Program) -> Aim:
         return aim_of(program, "time", split_shape(self.hardware)[0], self.asked.prices)
 
-    def _inside(self, mesh: Mesh) -> Mesh:
-        """Mark the axes that reach beyond a node or a pod; the last axes lie inside."""
-        topology = load_hardware(self.hardware).topology
+    def _inside(self, mesh: Mesh) -> Mesh | None:
+        """Give a mesh with the bandwidths that its axes have: what `links` and `@dcn` stand for in prices.
+
+        On a slice an axis has as many links as axes of the slice that it takes; a mesh that does not fit is
+        None. The last axes of a mesh lie inside a node or a pod. One that reaches beyond has the ways out of all
+        chips along it inside. What the program itself says of `@dcn` stays.
+        """
+        topology = self.topology
+        if self.shape:
+            sizes = {name: Fraction(size) for name, size in mesh.sizes.items()}
+            wiring = wire(topology, self.shape, mesh.axes, sizes)
+            if not isinstance(wiring, Wiring):
+                return None
+            strands = {axis: len(own) for axis, own in wiring.strands.items()}
+            return Mesh(tuple(replace(i, links=strands.get(i.wire) or i.links) for i in mesh.axes))
         if topology is None or topology.node is None or any(i.network == "dcn" for i in mesh.axes):
             return mesh
         room, infos = topology.node, list[AxisInfo]()
         for info in reversed(mesh.axes):
-            inside = (info.size or 1) <= room
-            room = room // (info.size or 1) if inside else 1
-            infos.append(info if inside else replace(info, network="dcn"))
+            size = info.size or 1
+            if size <= room:
+                infos.append(info)
+                room //= size
+            else:
+                infos.append(replace(info, network="dcn", links=gcd(size, room)))
+                room = 1
         return Mesh(tuple(reversed(infos)))
+
+    def _axes(self) -> int | None:
+        """Give how many axes the interconnect has, where it is a torus."""
+        topology = self.topology
+        return topology.axes if topology is not None and topology.kind == "torus" else None
+
+    def _wired(self, mesh: Mesh) -> bool:
+        """Say whether the chips have links for each axis of a mesh."""
+        most = self._axes()
+        inside = [i for i in mesh.axes if i.network == "ici" and (i.size or 1) > 1]
+        return most is None or sum(info.links for info in inside) <= most
 
     def _written(self, mesh: Mesh) -> Program | None:
         """Give the program on a mesh with its own layouts; None where a split is uneven there."""
@@ -352,10 +407,27 @@ class _Search:
         """Plan a program; raises `ShardlangError` where it does not fit."""
         hardware, _ = split_shape(self.hardware)
         plan = self.asked.plan(program, hardware, self.limit, max(until - monotonic(), 0.5))
-        total = cost(plan, hardware=self.given, model="link").total
+        plan = self._plain(plan)
+        total = cost(plan, hardware=self.given, model="link", hbm=self.asked.hbm).total
         times = [total.quantity(key).value for key in ("t_math", "t_comms")]
         math, comms = (Fraction(0) if time is None else time for time in times)
         return Candidate(plan, arrays_of(program, plan), math, comms, peak(plan), written)
+
+    def _plain(self, plan: Plan) -> Plan:
+        """Give a plan on the mesh as the program has it: `cost` knows slices and nodes by itself.
+
+        On a torus the axes that reach beyond a pod stay `@dcn`.
+        """
+        own = {info.axis: info for info in self.program.mesh.axes}
+        torus = self.topology is not None and self.topology.kind == "torus"
+
+        def plain(info: AxisInfo) -> AxisInfo:
+            given = own.get(info.axis, AxisInfo(info.axis))
+            beyond = torus and info.network == "dcn"
+            return replace(given, size=info.size, network="dcn" if beyond else given.network)
+
+        mesh = Mesh(tuple(plain(info) for info in plan.program.mesh.axes))
+        return replace(plan, program=replace(plan.program, mesh=mesh))
 
 
 def _meshes(chips: int, infos: Sequence[AxisInfo]) -> Iterator[Mesh]:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlang.backends.jax.layout import without_axes
 from shardlang.backends.jax.sizes import Numbers
 from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
+from shardlang.passes.normal import without_axes
 from shardlang.verify.result import CollectivesCheck
 
 MLIR_DTYPES: Mapping[str, str] = {

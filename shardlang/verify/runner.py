@@ -19,7 +19,7 @@ from shardlang.backends.jax.compute import jax_dtype
 from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
 from shardlang.backends.jax.functions import jumps
-from shardlang.backends.jax.layout import stacked_axes, without_axes
+from shardlang.backends.jax.layout import stacked_axes
 from shardlang.backends.jax.sizes import Numbers
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import AllReduce, Einsum, ReduceScatter
@@ -27,6 +27,7 @@ from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Tensor
+from shardlang.passes.normal import without_axes
 from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
 from shardlang.verify.reference import evaluate
 from shardlang.verify.result import ArrayCheck, VerifyResult

@@ -27,7 +27,6 @@ from shardlang.backends.jax.layout import (
     names_of_axes,
     partition_spec,
     stacked_axes,
-    without_axes,
 )
 from shardlang.backends.jax.names import comment, comments, docstring_text, Names, quoted
 from shardlang.backends.jax.pretty import (
@@ -68,6 +67,7 @@ from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Tensor
+from shardlang.passes.normal import without_axes
 from shardlang.source import Span
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

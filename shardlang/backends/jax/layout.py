@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from shardlang.backends.jax.names import quoted
 from shardlang.backends.jax.pretty import call, Item, parens
-from shardlang.ir.ops import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Mask,
-    Op,
-    Permute,
-    ReduceScatter,
-    Slice,
-)
-from shardlang.ir.plan import Gradient, Plan, Step
-from shardlang.ir.types import Array, Axis, Layout
-from shardlang.passes.normal import without
+from shardlang.ir.types import Axis, Layout
 
 
 def names_of_axes(axes: Iterable[Axis]) -> Item:
@@ -39,46 +26,3 @@ def partition_spec(layout: Layout) -> Item:
     if layout.unreduced:
         entries.insert(0, names_of_axes(stacked_axes(layout)))
     return call("P", *entries)
-
-
-def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
-    """Drop axes of size 1 from every layout and every step: they split and reduce nothing."""
-    if not ones:
-        return plan
-
-    def keep(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(axis for axis in axes if axis not in ones)
-
-    def array(value: Array) -> Array:
-        return value.with_layout(without(value.layout, ones))
-
-    def op(value: Op) -> Op:
-        match value:
-            case (
-                AllGather(axes)
-                | ReduceScatter(axes)
-                | AllReduce(axes)
-                | AllToAll(axes)
-                | Permute(axes)
-                | Slice(axes)
-                | Mask(axes)
-            ):
-                return replace(value, axes=keep(axes))
-            case _:
-                return value
-
-    def step(value: Step) -> Step:
-        inputs = tuple(array(x) for x in value.inputs)
-        return replace(value, op=op(value.op), inputs=inputs, output=array(value.output))
-
-    leaves = tuple(replace(leaf, array=array(leaf.array)) for leaf in plan.program.leaves)
-    gradients = (Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients)
-    return replace(
-        plan,
-        program=replace(plan.program, leaves=leaves),
-        forward=tuple(step(s) for s in plan.forward),
-        backward=tuple(step(s) for s in plan.backward),
-        outputs=tuple(array(x) for x in plan.outputs),
-        cotangents=tuple(array(x) for x in plan.cotangents),
-        gradients=tuple(gradients),
-    )

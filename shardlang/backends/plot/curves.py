@@ -225,7 +225,7 @@ def _ticks(low: float, high: float, most: int) -> tuple[list[float], list[float]
     major = next((ts for ts in inside.values() if 3 <= len(ts) <= most), None)
     if major is None:
         major = inside[_STEPS[-1]] if len(inside[_STEPS[-1]]) > 1 else inside[_STEPS[0]]
-        major = major[:: -(-len(major) // most)]
+        major = major[:: max(-(-len(major) // most), 1)]
     every = inside[_STEPS[0]] if len(inside[_STEPS[-1]]) <= 5 else inside[_STEPS[-1]]
     return major, [tick for tick in every if tick not in major]
 

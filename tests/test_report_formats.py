@@ -246,6 +246,8 @@ def test_latex_compiles(shardlang, tmp_path, words):
         ("lambda_", r"\lambda"),
         ("d_model_2", r"d_{\mathrm{model\_2}}"),
         ("Tmp", r"\mathit{Tmp}"),
+        ("ΔF", r"\mathit{\ensuremath{\Delta}F}"),
+        ("λ", r"\ensuremath{\lambda}"),
         ("__", r"\_\_"),
     ],
 )

@@ -176,6 +176,15 @@ def test_the_step_time_of_an_mfu_has_that_mfu():
     assert with_causal < report.run(mfu=0.4)["mfu"].seconds.value
 
 
+def test_a_step_below_the_bound_is_told(shardlang):
+    """What is measured in less than the bound is not this program on this chip: the report says so."""
+    flags = ("cost", "examples/mlp.shd", "--measured")
+    slow, fast = (shardlang(*flags, time).out for time in ("20ms", "1ms"))
+
+    assert "measured in less than T_overlapped" in fast
+    assert "measured in less" not in slow
+
+
 def test_a_measured_step_is_held_against_the_bound():
     """Its ratios are those to T_overlapped and T_serial."""
     report = model(8960, 8960 * 4096)

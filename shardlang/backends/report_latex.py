@@ -7,6 +7,7 @@ for what stands in words; formulas use commands only.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
@@ -151,7 +152,18 @@ def _width(term: Monomial) -> int:
 
 def escape(text: str) -> str:
     """Print text so that LaTeX shows it as it is."""
-    return "".join(_ESCAPES.get(char, char) for char in text)
+    return "".join(_ESCAPES.get(char) or _greek(char) for char in text)
+
+
+def _greek(char: str) -> str:
+    """Give the command of a Greek letter, which pdfTeX knows; any other character stays."""
+    if char.isascii():
+        return char
+    found = re.fullmatch(r"GREEK (CAPITAL|SMALL) LETTER (\w+)", unicodedata.name(char, ""))
+    word = "" if found is None else found[2].lower().replace("lamda", "lambda")
+    if found is not None and found[1] == "CAPITAL":
+        word = word.capitalize()
+    return rf"\ensuremath{{\{word}}}" if word in _GREEK else char
 
 
 def _cell(cell: Cell) -> str:
@@ -176,7 +188,7 @@ def symbol(name: str) -> str:
     if head in _GREEK:
         base = f"\\{head}"
     else:
-        base = head if len(head) == 1 else rf"\mathit{{{escape(head)}}}"
+        base = escape(head) if len(head) == 1 else rf"\mathit{{{escape(head)}}}"
     if not rest:
         return base
     below = rest if len(rest) == 1 else rf"\mathrm{{{escape(rest)}}}"

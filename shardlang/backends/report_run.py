@@ -261,6 +261,13 @@ def _notes(found: Run) -> Iterator[str]:
     )
     if found.steps is not None:
         yield _SPARE
+    seconds = {name: pace.seconds.value for name, pace in found.paces.items()}
+    least, measured = seconds.get("overlapped"), seconds.get("measured")
+    if least is not None and measured is not None and measured < least:
+        yield (
+            "measured in less than T_overlapped: the program, a size, the dtype, the chip or the time is not"
+            " what was measured"
+        )
 
 
 def _run(report: Report, found: Run) -> Block:

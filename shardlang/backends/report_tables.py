@@ -111,7 +111,7 @@ def blocks(report: Report) -> Iterator[Block]:
         "Memory of one device",
         ("quantity", "formula", "value"),
         tuple(
-            _row(key, report.memory.quantity(key), "B")
+            _memory_row(key, report.memory.quantity(key))
             for key in MEMORY
             if key != "caches" or report.memory.quantity(key).formula
         ),
@@ -159,6 +159,17 @@ def _compute(report: Report) -> Block:
         ]
     numbers = ("FLOP", "FLOP/B", "s")
     return Block("Compute", columns, tuple(rows), ("step", "FLOPs"), numbers, wide=("step",))
+
+
+LONGEST = 600
+"""So many characters of a formula are printed in a table."""
+
+
+def _memory_row(key: str, quantity: Quantity) -> tuple[Cell, ...]:
+    """Give a part of the memory; a maximum over very many moments is said in words."""
+    label, formula, value = _row(key, quantity, "B")
+    long = len(str(formula)) > LONGEST
+    return (label, "a long maximum: JSON has it" if long else formula, value)
 
 
 def _row(key: str, quantity: Quantity, unit: str) -> tuple[Cell, ...]:

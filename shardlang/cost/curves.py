@@ -340,6 +340,10 @@ def _settings(report: Report, without: str | None) -> tuple[str, ...]:
         value = report.known.get(symbol, Fraction(1))
         if plain.startswith("M_") and value != 1 and plain != without:
             found.append(f"{plain}={float(value):g}")
-    found.append(f"model {report.model}" + (", axes overlap" if report.overlap else ""))
+    found.append(
+        f"model {report.model}"
+        + (", axes overlap" if report.overlap else "")
+        + (", memory counts" if report.hbm else "")
+    )
     found.append("forward and backward" if report.plan.backward else "forward pass")
     return tuple(found)

@@ -288,15 +288,7 @@ class _Page:
                 }
                 for each in report.collectives
             ],
-            "memory": [
-                [
-                    key,
-                    LABELS.get(key, key),
-                    self.table.formula(quantity.formula, names),
-                    key not in ("total", "peak"),
-                ]
-                for key, quantity in report.memory.quantities.items()
-            ],
+            "memory": self._memory(report, names),
             "splits": list(self._splits(report, own)),
             "alternatives": [[a.at, a.instead, a.cheaper_when] for a in plan.alternatives],
             "warnings": list(plan.warnings),
@@ -356,6 +348,7 @@ class _Page:
             },
             "slice": report.slice if laid else None,
             "notes": list(report.notes),
+            "memory": self._memory(report, names),
         }
         links = [report.symbols.links(info.axis) for info in report.axes]
         spans = [number(report.known[symbol]) for symbol in links]
@@ -367,6 +360,18 @@ class _Page:
             if names[symbol] in used
         ]
         return variant
+
+    def _memory(self, report: Report, names: Names) -> list[list[Any]]:
+        """Give each figure of the memory: its name, what it is called, its formula, and if it is a part."""
+        return [
+            [
+                key,
+                LABELS.get(key, key),
+                self.table.formula(quantity.formula, names),
+                key not in ("total", "peak"),
+            ]
+            for key, quantity in report.memory.quantities.items()
+        ]
 
     def _splits(self, report: Report, own: Names) -> Iterator[tuple[int, list[str]]]:
         """List each dim, as a variable or as minus the size that it is written as, with axes over it."""

@@ -95,7 +95,7 @@ function computed(program) {
   const { variant, message } = variantOf(program);
   const values = valuesOf(program, variant);
   const evaluation = new Evaluation(values);
-  const memory = program.memory.map(([key, label, n, part]) => ({ key, label, n, part, value: evaluation.formula(n) }));
+  const memory = (variant ?? program).memory.map(([key, label, n, part]) => ({ key, label, n, part, value: evaluation.formula(n) }));
   const found = { program, variant, message, values, memory, passes: new Map() };
   if (!variant) return found;
   found.collectives = variant.collectives.map(([sent, seconds]) => ({
@@ -765,7 +765,7 @@ function memory(all) {
     const swatch = el("span", { class: "swatch" });
     swatch.style.background = part.part ? partColor(part.key) : "transparent";
     return { class: part.key === "total" ? "main" : null, cells: [
-      el("span", {}, swatch, part.label, part.key === "total" || text(part.n) === "0" ? "" : el("span", { class: "under" }, code(text(part.n)))),
+      el("span", {}, swatch, part.label, part.key === "total" || text(part.n) === "0" || text(part.n).length > 600 ? "" : el("span", { class: "under" }, code(text(part.n)))),
       { cell: si(part.value, "B"), q: [`memory.${part.key}`, part.value] },
     ] };
   });

@@ -703,10 +703,11 @@ def test_too_little_memory_is_said():
     report = cost(plans.mlp("dp", mesh={"X": 4}, sizes=sizes), hardware="tpu_v5e")
 
     line = next(line for line in report.to_text().splitlines() if "does not fit" in line)
-    taken = 8 * 100_000 * 400_000 + 2 * 256 * 500_000  # weights, gradients; In and Tmp
+    # weights and gradients, one of them before and after its AllReduce; In, dTmp and the like are far less
+    taken = 10 * 100_000 * 400_000
 
-    assert line.split() == ["does", "not", "fit", "total", "320.3", "GB", "of", "16", "GB:", "20.02", "times", "as", "much"]  # fmt: skip
-    assert pytest.approx(taken / 16e9) == report.share
+    assert line.split() == ["does", "not", "fit", "at", "once", "400.2", "GB", "of", "16", "GB:", "25.01", "times", "as", "much"]  # fmt: skip
+    assert pytest.approx(taken / 16e9, rel=1e-3) == report.share
     assert {"hbm": 16 * 10**9, "share": report.share, "holds": False} == report.to_dict()["fits"]
 
 

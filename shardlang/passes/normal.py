@@ -19,7 +19,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Gradient, Plan, Step
-from shardlang.ir.program import Program, Statement, Use
+from shardlang.ir.program import Block, Program, Statement, Use
 from shardlang.ir.types import Array, Axis, Layout
 
 
@@ -69,7 +69,15 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
 
     def step(value: Step) -> Step:
         inputs = tuple(array(x) for x in value.inputs)
-        return replace(value, op=op(value.op), inputs=inputs, output=array(value.output))
+        loop = None if value.loop is None else block(value.loop)
+        return replace(value, op=op(value.op), inputs=inputs, output=array(value.output), loop=loop)
+
+    def block(value: Block) -> Block:
+        carries = (
+            carry if carry.layout is None else replace(carry, layout=without(carry.layout, ones))
+            for carry in value.carries
+        )
+        return replace(value, carries=tuple(carries))
 
     leaves = tuple(replace(leaf, array=array(leaf.array)) for leaf in plan.program.leaves)
     gradients = (Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients)

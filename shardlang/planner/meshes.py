@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import islice
 from math import gcd, prod
 from time import monotonic
@@ -249,7 +250,7 @@ class _Search:
             raise wrong(NoMesh(chips, tuple(i.axis.name for i in infos if i.network == "dcn")))
         found: list[Candidate] = []
         errors: list[ShardlangError] = []
-        seen: set[tuple[int, ...]] = set()
+        seen: set[tuple[tuple[int, str, int], ...]] = set()
         done = 0
         for number, mesh in enumerate(meshes):
             if monotonic() > self.end and found:
@@ -296,13 +297,13 @@ class _Search:
         shape = split_shape(self.hardware)[1]
         return shape or (self.program.slice if self.given is None else ())
 
-    @property
+    @cached_property
     def topology(self) -> Topology | None:
         """How the chips are joined."""
         return load_hardware(self.hardware).topology
 
     def _aim(self, program: Program) -> Aim:
-        return aim_of(program, "time", split_shape(self.hardware)[0], self.asked.prices)
+        return aim_of(program, "time", self.hardware, self.asked.prices)
 
     def _inside(self, mesh: Mesh) -> Mesh | None:
         """Give a mesh with the bandwidths that its axes have: what `links` and `@dcn` stand for in prices.
@@ -362,33 +363,35 @@ class _Search:
         """Give the program with the best layouts without regard to memory, and with the best that fit."""
         bare = anywhere(replace(self.program, mesh=mesh))
         aim = self._aim(bare)
-        known: dict[Fraction, Program] = {}
+        kept: list[Program] = []
 
-        def at(lean: Fraction) -> Program:
-            if lean not in known:
-                known[lean] = place(
-                    bare,
-                    aim.prices,
-                    aim.rate,
-                    lean=lean,
-                    forward_only=self.asked.forward_only,
-                    late=lambda: monotonic() > until,
-                )
-            return known[lean]
+        def at(lean: Fraction) -> tuple[Program, bool]:
+            found = place(
+                bare,
+                aim.prices,
+                aim.rate,
+                lean=lean,
+                forward_only=self.asked.forward_only,
+                late=lambda: monotonic() > until,
+            )
+            fits = self._fits(found)
+            if fits:
+                kept.append(found)
+            return found, fits
 
-        if self._fits(at(Fraction(0))):
-            return [at(Fraction(0))]
+        found, fits = at(Fraction(0))
+        if fits:
+            return [found]
         unit = self._unit(mesh, aim)
         low, high = POWERS[0], POWERS[-1]
-        if not self._fits(at(unit * Fraction(2) ** high)):
-            return [at(unit * Fraction(2) ** high)]
+        found, fits = at(unit * Fraction(2) ** high)
+        if not fits:
+            return [found]
         while high - low > 1 and monotonic() < until:
             middle = (low + high) // 2
-            if self._fits(at(unit * Fraction(2) ** middle)):
-                high = middle
-            else:
-                low = middle
-        return [each for each in known.values() if self._fits(each)]
+            _, fits = at(unit * Fraction(2) ** middle)
+            low, high = (low, middle) if fits else (middle, high)
+        return kept
 
     def _unit(self, mesh: Mesh, aim: Aim) -> Fraction:
         """Give the seconds of a byte sent over the first axis that is larger than 1."""
@@ -405,9 +408,8 @@ class _Search:
 
     def _candidate(self, program: Program, *, written: bool, until: float) -> Candidate:
         """Plan a program; raises `ShardlangError` where it does not fit."""
-        hardware, _ = split_shape(self.hardware)
-        plan = self.asked.plan(program, hardware, self.limit, max(until - monotonic(), 0.5))
-        plan = self._plain(plan)
+        budget = max(until - monotonic(), 0.5)
+        plan = self._plain(self.asked.plan(program, self.hardware, self.limit, budget))
         total = cost(plan, hardware=self.given, model="link", hbm=self.asked.hbm).total
         times = [total.quantity(key).value for key in ("t_math", "t_comms")]
         math, comms = (Fraction(0) if time is None else time for time in times)
@@ -445,10 +447,10 @@ def _meshes(chips: int, infos: Sequence[AxisInfo]) -> Iterator[Mesh]:
         yield Mesh(tuple(replace(i, size=given.get(i.axis, i.size)) for i in infos))
 
 
-def _shape(mesh: Mesh) -> tuple[int, ...]:
+def _shape(mesh: Mesh) -> tuple[tuple[int, str, int], ...]:
     """Give what two meshes have alike on which layouts are the same but for the axes' names."""
     return tuple(
-        sorted(hash((info.size, info.network, info.links)) for info in mesh.axes if info.size != 1)
+        sorted((info.size or 1, info.network, info.links) for info in mesh.axes if info.size != 1)
     )
 
 

@@ -42,14 +42,13 @@ class Moment:
     makes: frozenset[Array]
 
 
-def peak(plan: Plan, held: MemoryFormulas, *, any_size: bool = False) -> Formula:
+def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     """Give the most bytes of one device that are alive at once, in the plan's own names.
 
     Of a block with many layers the first and the last are looked at one by one, as
-    `shardlang.cost.memory.Layers` has them; `any_size` is as there.
+    `layers` have them.
     """
     lasting = Formula.sum((held.parameters, held.optimizer, held.caches))
-    layers = Layers.of(plan, any_size=any_size)
     plan = layers.plan
     storage = Storage(plan)
     moments, ends = _moments(plan, storage)

@@ -264,18 +264,18 @@ def peak(
     return Formula.largest(most)
 
 
-def memory(plan: Plan, *, any_size: bool = False) -> MemoryFormulas:
+def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     """Add up the memory of one device, in the plan's own names.
 
-    With few layers the formulas rest on how many they are, but for `any_size`: they then hold for any
-    number, and may be too large for fewer than four layers.
+    `layers` are the plan's, where they are at hand. With few layers the formulas rest on how many they are,
+    but for those of `any_size`: they then hold for any number, and may be too large for fewer than four layers.
     """
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
     times = {leaf.array.tensor: leaf.times for leaf in weights}
     gradients = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
     copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]
     state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
-    activations, gathered = _working(Layers.of(plan, any_size=any_size))
+    activations, gathered = _working(layers or Layers.of(plan))
     return MemoryFormulas(
         parameters=Formula.of(*(local_bytes(leaf.array) * leaf.times for leaf in weights)),
         gradients=Formula.of(*(local_bytes(a) * n for a, n in zip(gradients, copies, strict=True))),

@@ -21,7 +21,7 @@ from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
 from shardlang.cost.liveness import peak
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import memory, OPTIMIZERS, short_blocks
+from shardlang.cost.memory import Layers, memory, OPTIMIZERS, short_blocks
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -340,9 +340,10 @@ class Pricing:
         batch = batch_of(self.plan, self.symbols)
         any_size = self.any_size or self.resized()
         lying = self.lying()
-        own = memory(lying, any_size=any_size)
+        layers = Layers.of(lying, any_size=any_size)
+        own = memory(lying, layers)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.named(fused(lying, name, any_size=any_size)) for name in SECTIONS}
+        least = {name: self.named(fused(layers, name)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
             mine = [c for c in compute if name in (c.pass_, "total")]
@@ -366,7 +367,7 @@ class Pricing:
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        alive = peak(lying, own, any_size=any_size)
+        alive = peak(layers, own)
         parts = {**own.parts, "peak": alive}
         held = Memory({key: self.quantity(self.named(each)) for key, each in parts.items()})
         self.check(totals, held)

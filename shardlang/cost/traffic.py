@@ -15,7 +15,7 @@ from __future__ import annotations
 from shardlang.cost.formula import Formula
 from shardlang.cost.local import local_bytes
 from shardlang.cost.memory import kept_for_backward, Layers, Storage
-from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.plan import Pass, Step
 from shardlang.ir.types import Array
 
 
@@ -24,9 +24,8 @@ def contraction(step: Step) -> Formula:
     return Formula.of(*map(local_bytes, (*dict.fromkeys(step.inputs), step.output)))
 
 
-def fused(plan: Plan, section: Pass, *, any_size: bool = False) -> Formula:
+def fused(layers: Layers, section: Pass) -> Formula:
     """Give the bytes that a pass reads and writes where nothing but its ends leaves the chip."""
-    layers = Layers.of(plan, any_size=any_size)
     plan = layers.plan
     storage = Storage(plan)
     steps = plan.forward if section == "forward" else plan.backward

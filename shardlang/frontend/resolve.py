@@ -34,6 +34,7 @@ from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     Call,
     Definition,
@@ -132,7 +133,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dims = frozenset(info.dim for info in sizes.infos())
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
-    mesh = sizes.tie(values.ties, mesh)
+    mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
     if not any(isinstance(item, Definition) for item in items):
         end = len(source.text.rstrip())
@@ -207,9 +208,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape` and `top` name."""
     for call in calls(items):
-        if call.head.text == RENAME:
+        if call.head.text in (RENAME, RESHAPE, "top"):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 

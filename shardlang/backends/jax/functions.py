@@ -85,7 +85,8 @@ def _sigmoid_grad(x):
 ''',
     "_rotary": '''
 def _rotary(x, angle, axis):
-    """Turn the pairs of the two halves of an axis by angles."""
+    """Turn the pairs of the two halves of an axis by angles, which have no gradient."""
+    angle = lax.stop_gradient(angle)
     first, second = jnp.split(x, 2, axis)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis)

@@ -67,6 +67,19 @@ FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+RELATIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+
+LOWEST = -1e30
+"""What stands for the lowest finite number: differences of it have to be finite too."""
+
+
 class Simulator:
     """Runs plans on a mesh with the given sizes; every dim of the plan needs a size."""
 
@@ -202,7 +215,7 @@ class Simulator:
                 assert len(holders) == len(users), f"no bijection of devices in {step}"
                 return inputs[0][holders[users.index(device)]]
             case _:
-                return self.compute(step, own)
+                return self.compute(step, own, device)
 
     def block(
         self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates
@@ -218,13 +231,22 @@ class Simulator:
             for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
         )
 
-    def compute(self, step: Step, own: list[np.ndarray]) -> np.ndarray:
+    def compute(self, step: Step, own: list[np.ndarray], device: Coordinates) -> np.ndarray:
         """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
+        held = step.output if isinstance(step.op, ops.Put) else step.inputs[0]
+        rows = {
+            dim: range(self.sizes[dim.name])[self.region(held, device, self.whole(held))[place]]
+            for place, dim in enumerate(held.tensor.dims)
+        }
         return np.broadcast_to(
-            compute(step.op, own, dims, step.output.tensor.dims, self.sizes),
+            compute(step.op, own, dims, step.output.tensor.dims, self.sizes, rows),
             self.local_shape(step.output),
         ).copy()
+
+    def whole(self, array: Array) -> tuple[int, ...]:
+        """Give the shape of the whole array."""
+        return tuple(self.sizes[dim.name] for dim in array.tensor.dims)
 
 
 def compute(
@@ -233,8 +255,15 @@ def compute(
     dims: list[tuple[Dim, ...]],
     out: tuple[Dim, ...],
     sizes: Mapping[str, int],
+    rows: Mapping[Dim, range] | None = None,
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global."""
+    """Compute an operation by dim name; `sizes` are global.
+
+    `rows` are those that are held along the dims that ids are of: all, where it has none.
+    """
+    starts = rows or {}
+    if rows is None and isinstance(op, ops.Take | ops.Put):
+        starts = {d: range(sizes[d.name]) for d in op.dims}
 
     def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
         order = [d for d in out if d in own]
@@ -262,8 +291,19 @@ def compute(
             return lined_up(FUNCTIONS[function](values[0]), dims[0])
         case ops.Divide():
             return lined_up(values[0], dims[0]) / lined_up(values[1], dims[1])
-        case ops.Equal():
-            return (lined_up(values[0], dims[0]) == lined_up(values[1], dims[1])).astype(float)
+        case ops.Compare(relation, bound):
+            sides = [lined_up(value, own) for value, own in zip(values, dims, strict=True)]
+            if bound is not None:
+                sides.append(np.asarray(float(bound.evaluate(sizes).number)))
+            return RELATIONS[relation](*sides).astype(float)
+        case ops.Select(fill):
+            mask, value = (lined_up(value, own) for value, own in zip(values, dims, strict=True))
+            return np.where(mask != 0, value, LOWEST if fill is None else float(fill))
+        case ops.Take(gone):
+            return lined_up(*_taken(gone, values, dims, starts))
+        case ops.Put(new):
+            shape = {d: starts[d].stop - starts[d].start for d in new}
+            return lined_up(*_added(op, values, dims, starts, shape))
         case ops.Rename(names):
             return lined_up(values[0], names)
         case ops.Reduce(kind, gone):
@@ -273,6 +313,62 @@ def compute(
                 n = math.prod(sizes[d.name] for d in gone)
                 return lined_up(values[0].sum(axis=places) / n, kept)
             return lined_up(getattr(np, kind)(values[0], axis=places), kept)
+
+
+def _points(
+    ids: list[np.ndarray], dims: list[tuple[Dim, ...]], more: dict[Dim, int]
+) -> Iterator[tuple[dict[Dim, int], list[int]]]:
+    """Go through all places of ids along their dims and some more, with the ids there."""
+    extent = {d: n for one, own in zip(ids, dims, strict=True) for d, n in zip(own, one.shape)}
+    extent.update(more)
+    for place in itertools.product(*(range(n) for n in extent.values())):
+        at = dict(zip(extent, place, strict=True))
+        yield (
+            at,
+            [int(one[tuple(at[d] for d in own)]) for one, own in zip(ids, dims, strict=True)],
+        )
+
+
+def _taken(
+    gone: tuple[Dim, ...],
+    values: list[np.ndarray],
+    dims: list[tuple[Dim, ...]],
+    rows: Mapping[Dim, range],
+) -> tuple[np.ndarray, tuple[Dim, ...]]:
+    """Look up, one element after the other."""
+    more = {d: n for d, n in zip(dims[0], values[0].shape, strict=True) if d not in gone}
+    found: dict[tuple[int, ...], float] = {}
+    order: tuple[Dim, ...] = ()
+    for at, ids in _points(values[1:], dims[1:], more):
+        order = tuple(at)
+        here = dict(zip(gone, ids, strict=True))
+        inside = all(here[d] in rows[d] for d in gone)
+        local = {**at, **{d: here[d] - rows[d].start for d in gone}}
+        found[tuple(at.values())] = values[0][tuple(local[d] for d in dims[0])] if inside else 0.0
+    result = np.zeros(np.max(list(found), axis=0) + 1 if order else ())
+    for place, number in found.items():
+        result[place] = number
+    return result, order
+
+
+def _added(
+    op: ops.Put,
+    values: list[np.ndarray],
+    dims: list[tuple[Dim, ...]],
+    rows: Mapping[Dim, range],
+    new: dict[Dim, int],
+) -> tuple[np.ndarray, tuple[Dim, ...]]:
+    """Add up, one element after the other."""
+    extent = dict(new)
+    for own, value in zip(dims, values, strict=True):
+        extent.update((d, n) for d, n in zip(own, value.shape) if d not in op.contracted)
+    result = np.zeros(tuple(extent.values()))
+    for at, ids in _points(values[1:], dims[1:], dict(zip(dims[0], values[0].shape))):
+        here = dict(zip(op.dims, ids, strict=True))
+        if all(here[d] in rows[d] for d in op.dims):
+            place = {**at, **{d: here[d] - rows[d].start for d in op.dims}}
+            result[tuple(place[d] for d in extent)] += values[0][tuple(at[d] for d in dims[0])]
+    return result, tuple(extent)
 
 
 def reference(

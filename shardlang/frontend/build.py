@@ -71,13 +71,18 @@ COLLECTIVES = frozenset(
 )
 """Heads that name a layout change; they may stand without brackets."""
 
-REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
+REDUCTIONS = frozenset(
+    {"sum", "mean", "max", "min", "softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy"}
+)
 """Heads that take a dim as their subscript."""
+
+LOOKUPS = frozenset({"take", "put"})
+"""Heads that take the dims that ids are of as their subscript."""
 
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME}
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -744,15 +749,21 @@ def _text(name: _Name) -> str:
     )
 
 
+_HEAD = re.compile(rf"(?:{'|'.join(sorted(HEADS, key=len, reverse=True))})(?=_|\\Z)|[^_]*")
+
+
 def _root(name: _Name) -> str:
-    """Give a name up to its first underscore."""
-    return name.base.text.partition("_")[0]
+    """Give the head that a name begins with, else the name up to its first underscore."""
+    found = _HEAD.match(name.base.text)
+    assert found is not None
+    return found.group()
 
 
 def _cut(name: _Name) -> tuple[Word, tuple[Word, ...]]:
-    """Cut a name at its first underscore: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
-    root, underscore, rest = name.base.text.partition("_")
-    if not underscore:
+    """Cut a name behind its head: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
+    root = _root(name)
+    rest = name.base.text[len(root) + 1 :]
+    if not rest:
         if not name.subs:
             return name.base, ()
         if len(name.subs) == 1:

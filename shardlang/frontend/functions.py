@@ -18,10 +18,10 @@ from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Reduce,
@@ -141,7 +141,7 @@ class Functions:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
         uses = self._arguments(call, 2, want)
-        return None if uses is None else self._pending(Equal(), uses, call.span)
+        return None if uses is None else self._pending(Compare("=="), uses, call.span)
 
     def _rename(self, call: Call, want: Want | None) -> Pending | None:
         """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""

@@ -18,9 +18,9 @@ from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename
+from shardlang.ir.ops import implied, Op, Rename
 from shardlang.ir.program import Leaf, LeafKind, Statement, Use
-from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
+from shardlang.ir.types import Array, Dim, DType, Layout, Tensor
 from shardlang.source import Span
 
 Section = Literal["forward", "backward"]
@@ -378,12 +378,12 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        implied = promote(tensor.dtype for tensor in tensors)
+        dtype_made = implied(op, [tensor.dtype for tensor in tensors])
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)
             brackets = None if goal is None else goal.brackets
-            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or implied)
+            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or dtype_made)
             span = operands[0].span if goal is None else goal.ref.span
             layout = brackets.layout(tensor.dims) if brackets else None
             self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
@@ -397,7 +397,7 @@ class Values:
         if word.text in self.entries:
             tensor = self.entries[word.text].tensor
         else:
-            tensor = self._shape(word.text, brackets, dims, implied)
+            tensor = self._shape(word.text, brackets, dims, dtype_made)
         layout = None
         if brackets is not None:
             first = self.entries.get(self.gradient_of(word.text) or word.text)

@@ -14,15 +14,19 @@ from shardlang.backends.jax.functions import CODE, EXACT
 from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens, WIDTH
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
+    Put,
     Reduce,
     Rename,
+    Select,
+    Take,
 )
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
 
 JAX_DTYPES: Mapping[str, str] = {
@@ -44,6 +48,17 @@ JAX_DTYPES: Mapping[str, str] = {
     "bool": "bool",
 }
 """JAX's names of the element types."""
+
+
+COMPARISONS: Mapping[str, str] = {
+    "==": "jnp.equal",
+    "!=": "jnp.not_equal",
+    "<": "jnp.less",
+    "<=": "jnp.less_equal",
+    ">": "jnp.greater",
+    ">=": "jnp.greater_equal",
+}
+"""JAX's names of relations."""
 
 
 def dtype_code(dtype: str) -> str:
@@ -127,8 +142,14 @@ def compute(
             writer.map(function, operands[0])
         case Divide():
             writer.binary("/", operands)
-        case Equal():
-            writer.equal(operands)
+        case Compare(relation, bound):
+            writer.compare(relation, bound, operands)
+        case Select(fill):
+            writer.select(fill, *operands)
+        case Take(dims):
+            writer.take(dims, inputs, operands)
+        case Put():
+            writer.put(op, operands)
         case Reduce():
             writer.reduce(op, operands[0])
         case Rename(dims):
@@ -284,18 +305,109 @@ class _Writer:
         )
         self._finish(operand.dims, same)
 
-    def equal(self, operands: list[Operand]) -> None:
-        """Give 1 where operands are equal."""
+    def compare(self, relation: str, bound: Monomial | None, operands: list[Operand]) -> None:
+        """Give 1 where a relation holds between two operands, or between one and a number."""
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
         same = _common({operand.dtype for operand in operands})
-        left, right = (cast(_aligned(x.code, x.dims, present), x.dtype, same) for x in operands)
-        code = f"({left} == {right}).astype({dtype_code(self._dtype)})"
+        if bound is not None:
+            same = wide({same})
+        sides = [cast(_aligned(x.code, x.dims, present), x.dtype, same) for x in operands]
+        if bound is not None:
+            sides.append(self._number(bound))
+        left, right = sides
+        code = f"({left} {relation} {right}).astype({dtype_code(self._dtype)})"
         if self._fits(code):
             self._assign(code)
             self._finish(present, self._dtype)
             return
-        self._assign(call("jnp.equal", left, right))
+        self._assign(call(COMPARISONS[relation], left, right))
         self._finish(present, "bool")
+
+    def _number(self, number: Monomial) -> str:
+        """Write a number with sizes: exact where it is a whole one."""
+        over, under = number.coefficient.numerator, number.coefficient.denominator
+        factors = [str(over)] if abs(over) != 1 or not number.powers else []
+        factors += [self._scope.size(Dim(n)) for n, power in number.powers for _ in range(power)]
+        parts = [str(under)] if under != 1 else []
+        parts += [self._scope.size(Dim(n)) for n, power in number.powers for _ in range(-power)]
+        text = " / ".join((" * ".join(factors) or "1", *parts))
+        return f"-{text}" if over == -1 and number.powers else text
+
+    def select(self, fill: Fraction | None, mask: Operand, operand: Operand) -> None:
+        """Keep a value where a mask is not 0, and fill in the rest."""
+        present = tuple(d for d in self._dims if d in mask.dims or d in operand.dims)
+        here = _aligned(mask.code, mask.dims, present)
+        value = cast(_aligned(operand.code, operand.dims, present), operand.dtype, self._dtype)
+        condition = here if mask.dtype == "bool" else f"{here} != 0"
+        self._assign(call("jnp.where", condition, value, self._filling(fill)))
+        self._finish(present, self._dtype)
+
+    def _filling(self, fill: Fraction | None) -> str:
+        if fill is None:
+            if self._dtype == "bool":
+                return "False"
+            info = "finfo" if "float" in self._dtype else "iinfo"
+            return f"jnp.{info}({dtype_code(self._dtype)}).min"
+        return ("-" if fill < 0 else "") + _literal(abs(fill))
+
+    def take(
+        self, gone: tuple[Dim, ...], inputs: tuple[Array, ...], operands: list[Operand]
+    ) -> None:
+        """Look rows up: ids count from where the own shard of the table begins, others give 0."""
+        table, *ids = operands
+        points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
+        shared = tuple(dim for dim in points if dim in table.dims)
+        rest = tuple(d for d in table.dims if d not in gone and d not in shared)
+        rows = _aligned(table.code, table.dims, (*gone, *shared, *rest))
+        sizes = [f"{table.code}.shape[{table.dims.index(dim)}]" for dim in (*gone, *shared)]
+        places = [
+            self._places(one, points, size, inputs[0].axes(dim))
+            for one, size, dim in zip(ids, sizes, gone, strict=False)
+        ]
+        places += [
+            _aligned(f"jnp.arange({size})", (dim,), points)
+            for size, dim in zip(sizes[len(gone) :], shared, strict=True)
+        ]
+        self._assign(call("_take_rows", rows, *places))
+        self._finish((*points, *rest), table.dtype)
+
+    def put(self, op: Put, operands: list[Operand]) -> None:
+        """Add values up where their ids say, each device what falls into its own shard."""
+        values, *ids = operands
+        points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
+        kept = tuple(dim for dim in points if dim not in op.contracted)
+        rest = tuple(d for d in values.dims if d not in points and d not in op.contracted)
+        more = tuple(d for d in values.dims if d not in points and d in op.contracted)
+        same = wide({values.dtype, self._dtype})
+        code, dims = cast(values.code, values.dtype, same), values.dims
+        if more:
+            axes = ", ".join(str(dims.index(dim)) for dim in more)
+            code = f"jnp.sum({code}, axis=({axes},))"
+            dims = tuple(dim for dim in dims if dim not in more)
+        found = {dim: f"{x.code}.shape[{x.dims.index(dim)}]" for x in operands for dim in x.dims}
+        shape: list[str] = []
+        for dim in op.dims:
+            axes = self._output.axes(dim)
+            parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
+            shape.append(f"{self._scope.size(dim)}{parts}")
+        places = [
+            self._places(one, points, size, self._output.axes(dim))
+            for one, size, dim in zip(ids, shape, op.dims, strict=True)
+        ]
+        places += [_aligned(f"jnp.arange({found[dim]})", (dim,), points) for dim in kept]
+        shape += [found[dim] for dim in (*kept, *rest)]
+        laid = _aligned(code, dims, (*points, *rest))
+        self._assign(call("_add_rows", parens(*shape), laid, *places))
+        self._finish((*op.dims, *kept, *rest), same)
+
+    def _places(
+        self, ids: Operand, points: tuple[Dim, ...], size: str, axes: tuple[Axis, ...]
+    ) -> Item:
+        """Write ids as places in a device's shard of so many rows."""
+        wanted = "int64" if ids.dtype == "int64" else "int32"
+        code = cast(ids.code, ids.dtype, wanted)
+        start = [self._scope.axes(axes)] if axes else []
+        return call("_places", _aligned(code, ids.dims, points), size, *start)
 
     def rename(self, operand: Operand, dims: tuple[Dim, ...]) -> None:
         """Read an operand's dims under other names, place by place."""

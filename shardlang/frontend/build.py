@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NoReturn
@@ -38,6 +38,7 @@ from shardlang.frontend.syntax import (
     Binary,
     Call,
     CarryDecl,
+    Comparison,
     Definition,
     DimDecl,
     DimRef,
@@ -61,6 +62,7 @@ from shardlang.frontend.syntax import (
     Word,
 )
 from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import DTYPE_ALIASES, DTYPES
@@ -78,6 +80,13 @@ REDUCTIONS = frozenset(
 
 LOOKUPS = frozenset({"take", "put"})
 """Heads that take the dims that ids are of as their subscript."""
+
+RELATIONS: Mapping[str, Relation] = {
+    "==": "==", "!=": "!=", "≠": "!=", "ne": "!=", "neq": "!=",
+    "<=": "<=", "≤": "<=", "le": "<=", "leq": "<=", "<": "<", "lt": "<",
+    ">=": ">=", "≥": ">=", "ge": ">=", "geq": ">=", ">": ">", "gt": ">",
+}  # fmt: skip
+"""The spellings of comparisons, without the backslash of LaTeX."""
 
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
@@ -271,6 +280,12 @@ class Builder:
     def divide(self, parts: list[Expr | Token]) -> Binary:
         """Read a quotient."""
         return self._binary("/", parts)
+
+    def compare(self, parts: tuple[Expr, Token, Expr]) -> Comparison:
+        """Read a comparison in any spelling."""
+        left, sign, right = parts
+        relation = RELATIONS[str(sign).lstrip("\\")]
+        return Comparison(relation, left, right, _span(sign), left.span.join(right.span))
 
     def _binary(self, op: Literal["+", "-", "/"], parts: list[Expr | Token]) -> Binary:
         left, sign, right = parts

@@ -210,7 +210,7 @@ def declarations(program: Program) -> list[str]:
     if program.dtype != DTYPES["bf16"]:
         lines.append(f"dtype {program.dtype}")
     if _leaves_needed(program):
-        lines.extend(_leaf(leaf, program) for leaf in program.leaves)
+        lines.extend(_leaf(leaf, program) for leaf in program.given)
     if program.optimizer is not None:
         lines.append(f"optimizer {program.optimizer}")
     if program.save.words:
@@ -225,7 +225,7 @@ def _leaves_needed(program: Program) -> bool:
         or leaf.array.tensor.dtype != program.dtype
         or (leaf.kind == "param") != leaf.array.name.startswith("W")
         or (leaf.loop is not None and leaf.kind != "param")
-        for leaf in program.leaves
+        for leaf in program.given
     )
 
 

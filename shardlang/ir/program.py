@@ -78,7 +78,7 @@ class Leaf:
     @property
     def differentiable(self) -> bool:
         """Whether it has a gradient: integers and caches have none."""
-        return self.kind != "cache" and self.array.tensor.dtype.kind == "float"
+        return self.kind not in ("cache", "index") and self.array.tensor.dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)

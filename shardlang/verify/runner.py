@@ -186,7 +186,7 @@ class _Run:
         self._numbers = numbers
         self._scales = scales(plan.program, numbers.dims)
         self._rng = np.random.default_rng(seed)
-        self._leaves = tuple(leaf.array for leaf in self._plan.program.leaves)
+        self._leaves = tuple(leaf.array for leaf in self._plan.program.given)
         self._module: dict[str, Any] = {"__name__": "emitted"}
         exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
         devices = np.asarray(jax.devices("cpu")[: numbers.devices], dtype=object)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.backends.jax.functions import CODE, EXACT
-from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens, WIDTH
+from shardlang.backends.jax.pretty import call, chain, Entry, flat, Item, layout, parens, WIDTH
 from shardlang.ir.ops import (
     Coefficient,
     Compare,
@@ -146,8 +146,8 @@ def compute(
             writer.compare(relation, bound, operands)
         case Select(fill):
             writer.select(fill, *operands)
-        case Take(dims):
-            writer.take(dims, inputs, operands)
+        case Take():
+            writer.take(op, inputs, operands)
         case Put():
             writer.put(op, operands)
         case Reduce():
@@ -350,64 +350,79 @@ class _Writer:
             return f"jnp.{info}({dtype_code(self._dtype)}).min"
         return ("-" if fill < 0 else "") + _literal(abs(fill))
 
-    def take(
-        self, gone: tuple[Dim, ...], inputs: tuple[Array, ...], operands: list[Operand]
-    ) -> None:
+    def take(self, op: Take, inputs: tuple[Array, ...], operands: list[Operand]) -> None:
         """Look rows up: ids count from where the own shard of the table begins, others give 0."""
         table, *ids = operands
         points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
-        shared = tuple(dim for dim in points if dim in table.dims)
-        rest = tuple(d for d in table.dims if d not in gone and d not in shared)
-        rows = _aligned(table.code, table.dims, (*gone, *shared, *rest))
-        sizes = [f"{table.code}.shape[{table.dims.index(dim)}]" for dim in (*gone, *shared)]
-        places = [
-            self._places(one, points, size, inputs[0].axes(dim))
-            for one, size, dim in zip(ids, sizes, gone, strict=False)
-        ]
-        places += [
-            _aligned(f"jnp.arange({size})", (dim,), points)
-            for size, dim in zip(sizes[len(gone) :], shared, strict=True)
-        ]
-        self._assign(call("_take_rows", rows, *places))
-        self._finish((*points, *rest), table.dtype)
+        by_dim = dict(zip(op.dims, ids, strict=True))
+        sizes = {dim: f"{table.code}.shape[{i}]" for i, dim in enumerate(table.dims)}
+        places: list[Item] = []
+        for dim in table.dims:
+            if dim in by_dim:
+                axes = inputs[0].axes(dim)
+                places.append(self._places(by_dim[dim], points, sizes[dim], axes))
+            else:
+                places.append(_counted(dim, sizes[dim], points))
+        self._assign(call("_take_rows", table.code, *places))
+        self._finish(_indexed(table.dims, (*op.dims, *points), points), table.dtype)
 
     def put(self, op: Put, operands: list[Operand]) -> None:
-        """Add values up where their ids say, each device what falls into its own shard."""
+        """Add values up where their ids say, each device what falls into its own shard.
+
+        Where nothing is summed over, no place gets two values, so that each is compared with its id.
+        """
         values, *ids = operands
+        if not op.contracted:
+            self._spread(op, values, ids)
+            return
         points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
-        kept = tuple(dim for dim in points if dim not in op.contracted)
-        rest = tuple(d for d in values.dims if d not in points and d not in op.contracted)
-        more = tuple(d for d in values.dims if d not in points and d in op.contracted)
+        by_dim = dict(zip(op.dims, ids, strict=True))
+        sizes = {d: f"{x.code}.shape[{i}]" for x in operands for i, d in enumerate(x.dims)}
+        sizes.update((dim, self._rows(dim)) for dim in op.dims)
+        places: list[Item] = []
+        for dim in self._dims:
+            if dim in by_dim:
+                axes = self._output.axes(dim)
+                places.append(self._places(by_dim[dim], points, sizes[dim], axes))
+            else:
+                places.append(_counted(dim, sizes[dim], points))
+        wanted = _indexed(self._dims, (*op.dims, *points), points)
+        gone = [str(i) for i, dim in enumerate(values.dims) if dim not in wanted]
         same = wide({values.dtype, self._dtype})
-        code, dims = cast(values.code, values.dtype, same), values.dims
-        if more:
-            axes = ", ".join(str(dims.index(dim)) for dim in more)
-            code = f"jnp.sum({code}, axis=({axes},))"
-            dims = tuple(dim for dim in dims if dim not in more)
-        found = {dim: f"{x.code}.shape[{x.dims.index(dim)}]" for x in operands for dim in x.dims}
-        shape: list[str] = []
-        for dim in op.dims:
-            axes = self._output.axes(dim)
-            parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
-            shape.append(f"{self._scope.size(dim)}{parts}")
-        places = [
-            self._places(one, points, size, self._output.axes(dim))
-            for one, size, dim in zip(ids, shape, op.dims, strict=True)
-        ]
-        places += [_aligned(f"jnp.arange({found[dim]})", (dim,), points) for dim in kept]
-        shape += [found[dim] for dim in (*kept, *rest)]
-        laid = _aligned(code, dims, (*points, *rest))
-        self._assign(call("_add_rows", parens(*shape), laid, *places))
-        self._finish((*op.dims, *kept, *rest), same)
+        code = cast(values.code, values.dtype, same)
+        if gone:
+            code = flat(call("jnp.sum", code, Entry("axis=", parens(*gone))))
+        laid = _aligned(code, tuple(dim for dim in values.dims if dim in wanted), wanted)
+        shape = parens(*(sizes[dim] for dim in self._dims))
+        self._assign(call("_add_rows", shape, laid, *places))
+        self._finish(self._dims, same)
+
+    def _rows(self, dim: Dim) -> str:
+        """Write how many places along a dim of the result a device has."""
+        axes = self._output.axes(dim)
+        parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
+        return f"{self._scope.size(dim)}{parts}"
+
+    def _spread(self, op: Put, values: Operand, ids: list[Operand]) -> None:
+        """Write a value at the place that its ids say and 0 elsewhere, element by element."""
+        hits: list[Item] = []
+        for one, dim in zip(ids, op.dims, strict=True):
+            left = self._places(one, self._dims, self._rows(dim), self._output.axes(dim))
+            right = _counted(dim, self._rows(dim), self._dims)
+            hits.append(call("jnp.equal", left, right))
+        condition = hits[0]
+        for hit in hits[1:]:
+            condition = call("jnp.logical_and", condition, hit)
+        value = cast(_aligned(values.code, values.dims, self._dims), values.dtype, self._dtype)
+        self._assign(call("jnp.where", condition, value, "0"))
 
     def _places(
-        self, ids: Operand, points: tuple[Dim, ...], size: str, axes: tuple[Axis, ...]
+        self, ids: Operand, wanted: tuple[Dim, ...], size: str, axes: tuple[Axis, ...]
     ) -> Item:
         """Write ids as places in a device's shard of so many rows."""
-        wanted = "int64" if ids.dtype == "int64" else "int32"
-        code = cast(ids.code, ids.dtype, wanted)
+        code = cast(ids.code, ids.dtype, "int64" if ids.dtype == "int64" else "int32")
         start = [self._scope.axes(axes)] if axes else []
-        return call("_places", _aligned(code, ids.dims, points), size, *start)
+        return call("_places", _aligned(code, ids.dims, wanted), size, *start)
 
     def rename(self, operand: Operand, dims: tuple[Dim, ...]) -> None:
         """Read an operand's dims under other names, place by place."""
@@ -458,6 +473,27 @@ def _aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
     first = next((i for i, dim in enumerate(wanted) if dim in dims), len(wanted))
     index = [":" if dim in dims else "None" for dim in wanted[first:]]
     return f"{code}[{', '.join(index)}]" if "None" in index else code
+
+
+def _counted(dim: Dim, size: str, wanted: tuple[Dim, ...]) -> str:
+    """Write an index that takes each place along a dim: an array where ids have the dim, too."""
+    if dim not in wanted:
+        return "slice(None)"
+    return _aligned(f"jnp.arange({size})", (dim,), wanted)
+
+
+def _indexed(
+    dims: tuple[Dim, ...], arrays: tuple[Dim, ...], points: tuple[Dim, ...]
+) -> tuple[Dim, ...]:
+    """Give the dims of an array whose dims in `arrays` are indexed by arrays with dims `points`.
+
+    These stand where the indexed ones stood, or in front where others stand between (as in numpy).
+    """
+    places = [i for i, dim in enumerate(dims) if dim in arrays]
+    rest = tuple(dim for dim in dims if dim not in arrays)
+    joined = places[-1] - places[0] == len(places) - 1
+    before = places[0] if joined else 0
+    return (*rest[:before], *points, *rest[before:])
 
 
 def _literal(value: Fraction) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardlang.ir import ops
 from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Leaf
 from shardlang.ir.types import Array, Axis, Dim
 
 Coordinates = tuple[int, ...]
@@ -319,13 +320,20 @@ def _points(
     ids: list[np.ndarray], dims: list[tuple[Dim, ...]], more: dict[Dim, int]
 ) -> Iterator[tuple[dict[Dim, int], list[int]]]:
     """Go through all places of ids along their dims and some more, with the ids there."""
-    extent = {d: n for one, own in zip(ids, dims, strict=True) for d, n in zip(own, one.shape)}
+    extent = {
+        d: n
+        for one, own in zip(ids, dims, strict=True)
+        for d, n in zip(own, one.shape, strict=True)
+    }
     extent.update(more)
     for place in itertools.product(*(range(n) for n in extent.values())):
         at = dict(zip(extent, place, strict=True))
         yield (
             at,
-            [int(one[tuple(at[d] for d in own)]) for one, own in zip(ids, dims, strict=True)],
+            [
+                round(float(one[tuple(at[d] for d in own)]))
+                for one, own in zip(ids, dims, strict=True)
+            ],
         )
 
 
@@ -361,9 +369,11 @@ def _added(
     """Add up, one element after the other."""
     extent = dict(new)
     for own, value in zip(dims, values, strict=True):
-        extent.update((d, n) for d, n in zip(own, value.shape) if d not in op.contracted)
+        extent.update(
+            (d, n) for d, n in zip(own, value.shape, strict=True) if d not in op.contracted
+        )
     result = np.zeros(tuple(extent.values()))
-    for at, ids in _points(values[1:], dims[1:], dict(zip(dims[0], values[0].shape))):
+    for at, ids in _points(values[1:], dims[1:], dict(zip(dims[0], values[0].shape, strict=True))):
         here = dict(zip(op.dims, ids, strict=True))
         if all(here[d] in rows[d] for d in op.dims):
             place = {**at, **{d: here[d] - rows[d].start for d in op.dims}}
@@ -401,6 +411,25 @@ def small_sizes(plan: Plan, axis: int = 2) -> dict[str, int]:
     return known
 
 
+def data(leaf: Leaf, plan: Plan, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
+    """Make a leaf's values: places of an index, ids in range and a few out of it, else any number."""
+    shape = [sizes[d.name] for d in leaf.array.tensor.dims]
+    if leaf.kind == "index":
+        return np.arange(*shape)
+    if leaf.array.tensor.dtype.kind == "float":
+        return rng.normal(size=shape)
+    counts = [
+        sizes[dim.name]
+        for s in plan.program.statements
+        if isinstance(s.op, ops.Take | ops.Put)
+        for use, dim in zip(s.operands[1:], s.op.dims, strict=True)
+        if use.tensor == leaf.array.tensor
+    ]
+    count = min(counts, default=4)
+    wrong = rng.choice([-1 - count, -1, count, 2 * count], size=shape)
+    return np.where(rng.random(shape) < 0.15, wrong, rng.integers(0, count, shape))
+
+
 def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = None) -> Simulator:
     """Run a plan on mixed-sign data and compare values and gradients with the unsharded program.
 
@@ -410,10 +439,7 @@ def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = N
     rng = np.random.default_rng(seed)
     sizes = dict(sizes or small_sizes(plan))
     run = Simulator(plan, sizes)
-    leaves = {
-        leaf.array.name: rng.normal(size=[sizes[d.name] for d in leaf.array.tensor.dims])
-        for leaf in plan.program.leaves
-    }
+    leaves = {leaf.array.name: data(leaf, plan, sizes, rng) for leaf in plan.program.leaves}
     for leaf in plan.program.leaves:
         run.values[leaf.array] = run.scatter(leaf.array, leaves[leaf.array.name], rng)
     for step in plan.forward:

@@ -423,8 +423,12 @@ class DimOfIds(Mistake):
     def message(self) -> str:
         """Name the dim and who has it."""
         if self.new:
-            return f"{self.dim} is a new dim of what {self.function} makes, and {self.operand} has it"
-        return f"ids of {self.dim} are looked up along {self.dim}, and {self.operand} has that dim too"
+            return (
+                f"{self.dim} is a new dim of what {self.function} makes, and {self.operand} has it"
+            )
+        return (
+            f"ids of {self.dim} are looked up along {self.dim}, and {self.operand} has that dim too"
+        )
 
     def hint(self) -> str | None:
         """Say how it gets another name."""
@@ -461,7 +465,9 @@ class NothingSelected(Mistake):
 
     def message(self) -> str:
         """Say so."""
-        return "where chooses between a tensor and a number, or two tensors, and here are two numbers"
+        return (
+            "where chooses between a tensor and a number, or two tensors, and here are two numbers"
+        )
 
     def hint(self) -> str | None:
         """Offer arithmetic."""

@@ -282,9 +282,7 @@ class Functions:
             return False
         return self.expressions.selection.are_ids(call, along, uses[1:], new=False)
 
-    def _macro(
-        self, head: str, uses: tuple[Use, ...], along: tuple[Dim, ...], at: Part
-    ) -> Pending:
+    def _macro(self, head: str, uses: tuple[Use, ...], along: tuple[Dim, ...], at: Part) -> Pending:
         """Write a macro out."""
         match head:
             case "softmax":
@@ -294,18 +292,14 @@ class Functions:
             case _:
                 return self._entropy(head, uses, along, at)
 
-    def _powers(
-        self, operand: Use, along: tuple[Dim, ...], at: Part
-    ) -> tuple[Use, Use, Use, Use]:
+    def _powers(self, operand: Use, along: tuple[Dim, ...], at: Part) -> tuple[Use, Use, Use, Use]:
         """Write out the maximum, what is left without it, its powers of e, and their sum.
 
         The maximum is subtracted first, and no gradient flows through it.
         """
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
-        largest = self._part(
-            at, "max", Reduce("max", along), (operand,), kept, constant=True
-        )
+        largest = self._part(at, "max", Reduce("max", along), (operand,), kept, constant=True)
         shifted = self._part(at, "shift", MINUS, (operand, largest), dims)
         powers = self._part(at, "exp", Map("exp"), (shifted,), dims)
         total = self._part(at, "sum", Reduce("sum", along), (powers,), kept)
@@ -329,9 +323,7 @@ class Functions:
         if want is not None and not set(dims) <= set(want.axes):
             want = None
         name = self.expressions.values.fresh(f"{at.base}_{word}")
-        return self.expressions.part(
-            op, operands, dims, name, at.span, want, constant=constant
-        )
+        return self.expressions.part(op, operands, dims, name, at.span, want, constant=constant)
 
     def _softmax(self, operand: Use, along: tuple[Dim, ...], at: Part) -> Pending:
         """Write out softmax."""

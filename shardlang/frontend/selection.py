@@ -128,9 +128,7 @@ class Selection:
         fill = numbers.constant(side, self.reporter)
         return None if fill is None else Select(fill)
 
-    def _filled(
-        self, op: Select, mask: Use | None, operand: Use, span: Span
-    ) -> Pending | None:
+    def _filled(self, op: Select, mask: Use | None, operand: Use, span: Span) -> Pending | None:
         """Give what a number fills in; of integers a whole one."""
         dtype = operand.tensor.dtype
         whole = op.fill is None or op.fill.denominator == 1
@@ -202,9 +200,7 @@ class Selection:
                 return None
             new.append(Dim(word.text))
         if not new:
-            self.reporter.report(
-                call.head.span, expression_errors.WrongSubscript(PUT, ("E",))
-            )
+            self.reporter.report(call.head.span, expression_errors.WrongSubscript(PUT, ("E",)))
             return None
         if not self._count(call, 1 + len(new)) or not self.are_ids(call, new, uses, new=True):
             return None
@@ -218,9 +214,7 @@ class Selection:
         kept = tuple(dim for dim in dims if dim in want.axes)
         return Pending(Put(tuple(new), summed), uses, (*new, *kept), call.span)
 
-    def are_ids(
-        self, call: Call, dims: Sequence[Dim], uses: Sequence[Use], *, new: bool
-    ) -> bool:
+    def are_ids(self, call: Call, dims: Sequence[Dim], uses: Sequence[Use], *, new: bool) -> bool:
         """Say whether operands can be ids of dims; report those that can't.
 
         With `new` dims the first operand has the values, and none may have such a dim.
@@ -261,9 +255,7 @@ class Selection:
         head = call.head.text
         if call.subscript:
             head += "_{" + ",".join(word.text for word in call.subscript) + "}"
-        self.reporter.report(
-            call.span, expression_errors.WrongArguments(head, wanted, given)
-        )
+        self.reporter.report(call.span, expression_errors.WrongArguments(head, wanted, given))
         return False
 
     def _operand(self, expr: Expr, want: Want | None) -> Use | None:
@@ -274,9 +266,7 @@ class Selection:
         """Evaluate all arguments, which have other dims than the result."""
         inside = None if want is None else want.inside()
         if not call.arguments:
-            self.reporter.report(
-                call.span, expression_errors.WrongArguments(call.head.text, 2, 0)
-            )
+            self.reporter.report(call.span, expression_errors.WrongArguments(call.head.text, 2, 0))
             return None
         found = [self._operand(argument, inside) for argument in call.arguments]
         uses = tuple(use for use in found if use is not None)

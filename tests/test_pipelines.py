@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +31,8 @@ from shardlang.pipelines.errors import (
 from shardlang.pipelines.schedules import Durations, SCHEDULES
 from shardlang.pipelines.simulate import Run, simulate
 from shardlang.pipelines.table import Place, Table, Work
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 ONE = Durations()
 """F = B = W = 1, as the papers take them."""
@@ -386,3 +391,112 @@ def test_groups_of_microbatches(name: str, numbers: tuple[int, int, int], hint: 
 
     assert isinstance(found, UnevenMicrobatches)
     assert hint == found.hint()
+
+
+# ---- The command ----------------------------------------------------------------------------------
+
+
+PIPELINE = ("schedule", "--stages", 4, "--microbatches", 8)
+
+
+def test_the_picture_fits_80_columns(shardlang) -> None:
+    """1F1B as everybody draws it: a character is half a unit, rows are stages."""
+    found = shardlang(*PIPELINE, "--schedule", "1f1b")
+
+    assert (found.status, found.err) == (0, "")
+    lines = found.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1f1b: 4 stages, 8 microbatches. Bubble 27.3% (3/11); a stage holds up to 4" == lines[0]
+    assert [
+        "stage 0 F0F1F2F3············B0==F4B1==F5B2==F6B3==F7B4==··B5==··B6==··B7==",
+        "stage 1 ··F0F1F2········B0==F3B1==F4B2==F5B3==F6B4==F7B5==··B6==··B7==····",
+        "stage 2 ····F0F1····B0==F2B1==F3B2==F4B3==F5B4==F6B5==F7B6==··B7==········",
+        "stage 3 ······F0B0==F1B1==F2B2==F3B3==F4B4==F5B5==F6B6==F7B7==············",
+    ] == lines[3:7]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--schedule", "interleaved", "--chunks", 3),
+        ("--schedule", "dualpipe"),
+        ("--schedule", "zb-h1", "--microbatches", 500),
+        ("--schedule", "gpipe", "--stages", 1, "--microbatches", 1),
+        ("--schedule", "1f1b", "--times", "1.2345,2.3456,1.17,0.013"),
+        ("--schedule", "1f1b", "--times", "1,0,0"),
+    ],
+)
+def test_pictures_keep_to_the_width(shardlang, monkeypatch, columns: int, more: Any) -> None:
+    """Whatever the durations and the width, no line is longer, and all stages have equally long rows."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = shardlang(*PIPELINE, *more)
+    lines = found.out.splitlines()
+    rows = [line for line in lines if line.startswith("stage ")]
+
+    assert (found.status, found.err) == (0, "")
+    assert rows
+    assert max(map(len, rows)) <= columns
+    assert columns < 80 or max(map(len, lines)) <= columns
+
+
+def test_the_table_of_all_schedules_says_who_can_not(shardlang) -> None:
+    """Three stages are not for DualPipe, seven microbatches not for interleaving."""
+    out = shardlang("schedule", "--stages", 3, "--microbatches", 7).out
+
+    assert re.search(r"^1f1b +22\.2% +22\.2% +\(p - 1\)\(F \+ B \+ W\) +3 +1x$", out, re.MULTILINE)
+    assert "not dualpipe: dualpipe runs the model from both ends" in out
+    assert "not interleaved: interleaved sends microbatches through its chunks in groups" in out
+
+
+def test_json_has_the_table_and_the_numbers(shardlang) -> None:
+    """Exact fractions beside numbers, and every piece of work."""
+    found = json.loads(shardlang(*PIPELINE, "--schedule", "dualpipe", "--format", "json").out)
+    rows = {row["schedule"]: row for row in found["schedules"]}
+
+    assert "dualpipe" == found["chosen"]
+    assert {"value": 1 / 13, "exact": "1/13"} == rows["dualpipe"]["bubble"]
+    assert ["2", "1"] == [rows[name]["weights"]["exact"] for name in ("dualpipe", "gpipe")]
+    assert len(SCHEDULES) == len(rows)
+    parts = Counter(kind for event in found["events"] for kind in event["kind"])
+    assert {"F": 32, "B": 32, "W": 32} == parts
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_schedule_as_a_picture(shardlang, tmp_path, ending: str) -> None:
+    """A file by its ending: what the SVG shows is written in it."""
+    path = tmp_path / f"x.{ending}"
+    found = shardlang(*PIPELINE, "--schedule", "zb-h1", "-o", path)
+    content = path.read_bytes()
+
+    assert (found.status, found.out, found.err) == (0, "", "")
+    if ending == "png":
+        assert content.startswith(b"\x89PNG")
+        return
+    root = ET.fromstring(content)
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    assert 12 == texts.count("7")  # F, B and W of microbatch 7 on four stages
+    assert "zb-h1, 4 stages, 8 microbatches" in texts
+    assert "bubble 11.1% (1/9)" in content.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("schedule",), 2, "how long is the pipeline? --stages 4 --microbatches 8"),
+        ((*PIPELINE, "--schedule", "1f2b"), 2, "there is no schedule '1f2b'"),
+        ((*PIPELINE, "--schedule", "zb-h2", "--stages", 5), 2, "needs at least 9 microbatches"),
+        ((*PIPELINE, "--schedule", "1f1b", "--chunks", 2), 2, "1f1b has one chunk on each stage"),
+        ((*PIPELINE, "--stages", "1.5"), 2, "'1.5' is not a whole number"),
+        ((*PIPELINE, "--times", "1,2"), 2, "'1,2' is not F,B,W or F,B,W,SEND"),
+        ((*PIPELINE, "-o", "x.svg"), 2, "which schedule is drawn? --schedule 1f1b"),
+    ],
+)
+def test_wrong_numbers_on_the_command_line(
+    shardlang, arguments: Any, status: int, said: str
+) -> None:
+    """Each is told precisely, and nothing is printed."""
+    found = shardlang(*arguments)
+
+    assert (status, "") == (found.status, found.out)
+    assert said in found.err

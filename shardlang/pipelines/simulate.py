@@ -198,10 +198,11 @@ class _Machine:
                     found.append(self.at(stage, number, mistake))
         for i, route in enumerate(self.table.routes):
             for place in route:
-                for kind in (kind for kind in PARTS if (kind, i, place) not in seen):
-                    work = Work(kind, i, place.chunk)
-                    end = len(self.table.orders[place.stage])
-                    found.append(self.at(place.stage, end, Missing(place.stage, self.text(work))))
+                for kind in PARTS:
+                    if not {(kind, i, place)} <= seen:
+                        work = self.text(Work(kind, i, place.chunk))
+                        end = len(self.table.orders[place.stage])
+                        found.append(self.at(place.stage, end, Missing(place.stage, work)))
         if found:
             raise ShardlangError(found)
 

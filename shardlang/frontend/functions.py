@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import block_errors, errors, expression_errors
+from shardlang.frontend import block_errors, errors, expression_errors, training_errors
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.syntax import Call, TensorRef, Word
@@ -26,6 +26,7 @@ from shardlang.ir.ops import (
     Map,
     Reduce,
     Rename,
+    Update,
 )
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
@@ -45,6 +46,9 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 NORMALISATIONS = ("softmax", "rmsnorm")
 """What is written out as several statements."""
 
+UPDATE = "Update"
+"""The optimizer's step: a parameter's new value from the parameter and its gradient."""
+
 HEADS = (
     *FUNCTIONS,
     *FUNCTION_ALIASES,
@@ -52,6 +56,7 @@ HEADS = (
     *NORMALISATIONS,
     "equal",
     RENAME,
+    UPDATE,
     *COLLECTIVES,
 )
 """Everything that may be called."""
@@ -83,6 +88,8 @@ class Functions:
             return self._equal(call, want)
         if head == RENAME:
             return self._rename(call, want)
+        if head == UPDATE:
+            return self._update(call, want)
         mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
@@ -196,6 +203,9 @@ class Functions:
         layers = self._layers(call)
         if layers is not None:
             return Pending(Reduce("sum", (layers,)), uses, use.tensor.dims, call.span)
+        microbatches = self._microbatches(call)
+        if microbatches is not None:
+            return Pending(Reduce("mean", (microbatches,)), uses, use.tensor.dims, call.span)
         dims = self._along(call, use, want)
         if dims is None:
             return None
@@ -210,6 +220,25 @@ class Functions:
         if not self.expressions.values.explicit:
             self.reporter.report(call.span, block_errors.SumOfLayers(scope.dim.name))
         return scope.dim
+
+    def _microbatches(self, call: Call) -> Dim | None:
+        """Give the dim of the microbatches, where a line of an update takes the mean over them."""
+        values, words = self.expressions.values, call.subscript or ()
+        dim = values.microbatches
+        if dim is None or values.section != "update" or call.head.text != "mean":
+            return None
+        return dim if [word.text for word in words] == [dim.name] else None
+
+    def _update(self, call: Call, want: Want | None) -> Pending | None:
+        """Read `Update(W, dW)` of an update section."""
+        if call.subscript is not None:
+            self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
+            return None
+        if self.expressions.values.section != "update":
+            self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
+            return None
+        uses = self._arguments(call, 2, want)
+        return None if uses is None else self._pending(Update(), uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""

@@ -19,11 +19,9 @@ from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import Op, Rename
-from shardlang.ir.program import Leaf, LeafKind, Statement, Use
+from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
 from shardlang.source import Span
-
-Section = Literal["forward", "backward"]
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Entry:
     span: Span
     origin: Literal["leaf", "value", "gradient"]
     latest: Layout | None = None
-    section: Section = "forward"
+    section: Pass = "forward"
     made: tuple[Op, tuple[Tensor, ...]] | None = None
 
 
@@ -67,7 +65,8 @@ class Values:
     brackets: Mapping[int, Brackets | None]
     default: DType
     explicit: bool
-    section: Section = "forward"
+    section: Pass = "forward"
+    microbatches: Dim | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
@@ -141,7 +140,7 @@ class Values:
 
     def reserved(self, name: str, span: Span) -> bool:
         """Report a gradient's name where it may not stand."""
-        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+        if self.gradient_of(name) is None or (self.explicit and self.section != "forward"):
             return False
         if name not in self.reported:
             self.reported.add(name)

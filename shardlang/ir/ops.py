@@ -91,6 +91,14 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step: the new parameter from the parameter and its gradient, elementwise.
+
+    Its state lies as the operands do. Only the update pass of a plan has it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -153,7 +161,7 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename
+Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename | Update
 """What computes a new value."""
 
 Op = Compute | Relayout

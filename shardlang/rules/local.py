@@ -17,6 +17,7 @@ from shardlang.ir.ops import (
     Reduce,
     Relayout,
     Rename,
+    Update,
 )
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
 from shardlang.rules.collectives import Illegal
@@ -116,6 +117,8 @@ def _name(op: Compute) -> str:
             return kind
         case Equal():
             return "equal"
+        case Update():
+            return "an update"
         case _:
             return type(op).__name__
 

@@ -27,6 +27,7 @@ from shardlang.cli import (
     lower,
     plan,
     plot,
+    schedule,
     solve,
     verify,
 )
@@ -80,6 +81,7 @@ COMMANDS: tuple[Command, ...] = (
     explore,
     calibrate,
     plot,
+    schedule,
     fmt,
     hardware,
 )

@@ -19,6 +19,7 @@ from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
 from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
     Call,
@@ -46,6 +47,7 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
     Word,
+    ZeroDecl,
 )
 from shardlang.source import Source, Span
 
@@ -218,8 +220,11 @@ class _Spelling:
                 return f"dtype {name.text}"
             case LeafDecl(kind, tensors):
                 return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
-            case OptimizerDecl(name):
-                return f"optimizer {name.text}"
+            case OptimizerDecl(name, _, zero):
+                behind = "" if zero is None else f", {_zero(zero)}"
+                return f"optimizer {name.text}{behind}"
+            case AccumulateDecl(dim, size):
+                return f"accumulate {dim.text}{'' if size is None else f'={size.written}'}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
             case Section(name):
@@ -341,6 +346,11 @@ class _Spelling:
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"
+
+
+def _zero(zero: ZeroDecl) -> str:
+    """Print where the optimizer's state lies."""
+    return f"zero {zero.level.text} over {', '.join(axes.text for axes in zero.axes)}"
 
 
 def _carry(carry: CarryDecl) -> str:

@@ -7,7 +7,7 @@ then the lines are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
@@ -62,6 +62,9 @@ from shardlang.source import Source, Span
 __all__ = ["Overrides", "load_text", "resolve"]
 
 NO_OVERRIDES = Overrides()
+
+BEFORE: Mapping[str, str] = {"backward": "forward", "update": "backward"}
+"""The section that each section needs before it."""
 
 
 def load_text(text: str, name: str = "<text>", overrides: Overrides = NO_OVERRIDES) -> Program:
@@ -127,10 +130,13 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
     chip, shape = _chip(hardware, overrides, reporter)
-    optimizer = declarations.optimizer(items, reporter)
+    optimizer, zero = declarations.optimizer(items, axes, reporter)
+    in_tensors = frozenset(dim for found in mentions for dim in found.dims)
+    microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     dims = frozenset(info.dim for info in sizes.infos())
-    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
+    default = dtype or DTYPES["bf16"]
+    values = Values(items, reporter, brackets, default, explicit, dims, microbatches=microbatches)
     values.poisoned.update(gaps.names)
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
@@ -159,6 +165,8 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         slice=shape,
         dtype=values.default,
         optimizer=optimizer,
+        zero=zero,
+        microbatches=microbatches,
         save=save,
     )
 
@@ -282,11 +290,9 @@ class _Lines:
             label = Label(self.sections[item.name], "it stands here first")
             mistake = declaration_errors.SectionOrder(f"there are two sections {item.name}:")
             self.reporter.report(item.span, mistake, [label])
-        elif item.name == "backward" and "forward" not in self.sections:
-            mistake = declaration_errors.SectionOrder(
-                "backward: stands here without a forward: before it"
-            )
-            self.reporter.report(item.span, mistake)
+        elif (before := BEFORE.get(item.name, item.name)) not in (item.name, *self.sections):
+            text = f"{item.name}: stands here without a {before}: before it"
+            self.reporter.report(item.span, declaration_errors.SectionOrder(text))
         self.sections.setdefault(item.name, item.span)
         self.values.section = item.name
 

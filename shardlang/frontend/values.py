@@ -20,11 +20,9 @@ from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import implied, Op, Rename
-from shardlang.ir.program import Leaf, LeafKind, Statement, Use
+from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.source import Span
-
-Section = Literal["forward", "backward"]
 
 INDEX = "index_"
 """What the name of a built-in leaf begins with: `index_T`."""
@@ -42,7 +40,7 @@ class Entry:
     span: Span
     origin: Literal["leaf", "value", "gradient"]
     latest: Layout | None = None
-    section: Section = "forward"
+    section: Pass = "forward"
     made: tuple[Op, tuple[Tensor, ...]] | None = None
 
 
@@ -72,7 +70,8 @@ class Values:
     default: DType
     explicit: bool
     dims: frozenset[Dim] = frozenset()
-    section: Section = "forward"
+    section: Pass = "forward"
+    microbatches: Dim | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
@@ -151,7 +150,7 @@ class Values:
 
     def reserved(self, name: str, span: Span) -> bool:
         """Report a gradient's name where it may not stand."""
-        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+        if self.gradient_of(name) is None or (self.explicit and self.section != "forward"):
             return False
         if name not in self.reported:
             self.reported.add(name)

@@ -7,13 +7,14 @@ of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import block_errors, errors, expression_errors
+from shardlang.frontend import block_errors, errors, expression_errors, numbers
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
-from shardlang.frontend.syntax import Call, TensorRef, Word
+from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
@@ -239,6 +240,13 @@ class Functions:
     def _normalise(
         self, call: Call, head: str, want: Want | None, base: str | None
     ) -> Pending | None:
+        epsilon = None
+        if head == "rmsnorm":
+            epsilon = self._epsilon(call)
+            if epsilon is None:
+                return None
+            if len(call.arguments) == 2:
+                call = replace(call, arguments=call.arguments[:1])
         uses = self._arguments(call, 1, want)
         if uses is None:
             return None
@@ -246,11 +254,28 @@ class Functions:
         if along is None:
             return None
         name = base or self.expressions.values.fresh("Tmp")
-        write = self._softmax if head == "softmax" else self._rmsnorm
-        result = write(uses[0], along, name, call.span, want)
+        result = (
+            self._softmax(uses[0], along, name, call.span, want)
+            if epsilon is None
+            else self._rmsnorm(uses[0], along, name, call.span, want, epsilon)
+        )
         if base is not None:
             return result
         return Pending(result.op, result.operands, result.dims, result.span, name=name)
+
+    def _epsilon(self, call: Call) -> Fraction | None:
+        """Read the second argument of rmsnorm, a number; report anything else there."""
+        if len(call.arguments) < 2:
+            return Fraction(RMSNORM_EPSILON)
+        written = call.arguments[1]
+        if not isinstance(written, NumberRef):
+            text = (
+                "the second argument of rmsnorm is its epsilon, a number as in rmsnorm_D(x, 1e-5)"
+            )
+            self.reporter.report(written.span, expression_errors.Misplaced(text))
+            return None
+        number = numbers.literal(written, self.reporter)
+        return None if number is None else number.scalar.coefficient
 
     def _softmax(
         self, operand: Use, along: tuple[Dim, ...], base: str, span: Span, want: Want | None
@@ -269,7 +294,13 @@ class Functions:
         return Pending(Divide(), (powers, total), dims, span)
 
     def _rmsnorm(
-        self, operand: Use, along: tuple[Dim, ...], base: str, span: Span, want: Want | None
+        self,
+        operand: Use,
+        along: tuple[Dim, ...],
+        base: str,
+        span: Span,
+        want: Want | None,
+        epsilon: Fraction,
     ) -> Pending:
         """Write out rmsnorm: over the root of the mean square, with an epsilon under the root."""
         dims = operand.tensor.dims
@@ -277,7 +308,7 @@ class Functions:
         part, fresh = self.expressions.part, self.expressions.values.fresh
         squares = part(Map("square"), (operand,), dims, fresh(f"{base}_square"), span, want)
         mean = part(Reduce("mean", along), (squares,), kept, fresh(f"{base}_mean"), span, want)
-        more = Linear((Coefficient(),), Fraction(RMSNORM_EPSILON))
+        more = Linear((Coefficient(),), epsilon)
         above = part(more, (mean,), kept, fresh(f"{base}_eps"), span, want)
         root = part(Map("rsqrt"), (above,), kept, fresh(f"{base}_rsqrt"), span, want)
         return Pending(Einsum(()), (operand, root), dims, span)

@@ -25,6 +25,7 @@ from shardlang.cli import (
     fmt,
     hardware,
     lower,
+    new,
     plan,
     plot,
     solve,
@@ -81,6 +82,7 @@ COMMANDS: tuple[Command, ...] = (
     calibrate,
     plot,
     fmt,
+    new,
     hardware,
 )
 """In the order of the help."""

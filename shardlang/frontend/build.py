@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NoReturn
@@ -38,6 +38,7 @@ from shardlang.frontend.syntax import (
     Binary,
     Call,
     CarryDecl,
+    Comparison,
     Definition,
     DimDecl,
     DimRef,
@@ -61,6 +62,7 @@ from shardlang.frontend.syntax import (
     Word,
 )
 from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import DTYPE_ALIASES, DTYPES
@@ -71,13 +73,25 @@ COLLECTIVES = frozenset(
 )
 """Heads that name a layout change; they may stand without brackets."""
 
-REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
+REDUCTIONS = frozenset(
+    {"sum", "mean", "max", "min", "softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy"}
+)
 """Heads that take a dim as their subscript."""
+
+LOOKUPS = frozenset({"take", "put"})
+"""Heads that take the dims that ids are of as their subscript."""
+
+RELATIONS: Mapping[str, Relation] = {
+    "==": "==", "!=": "!=", "≠": "!=", "ne": "!=", "neq": "!=",
+    "<=": "<=", "≤": "<=", "le": "<=", "leq": "<=", "<": "<", "lt": "<",
+    ">=": ">=", "≥": ">=", "ge": ">=", "geq": ">=", ">": ">", "gt": ">",
+}  # fmt: skip
+"""The spellings of comparisons, without the backslash of LaTeX."""
 
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME}
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -266,6 +280,12 @@ class Builder:
     def divide(self, parts: list[Expr | Token]) -> Binary:
         """Read a quotient."""
         return self._binary("/", parts)
+
+    def compare(self, parts: tuple[Expr, Token, Expr]) -> Comparison:
+        """Read a comparison in any spelling."""
+        left, sign, right = parts
+        relation = RELATIONS[str(sign).lstrip("\\")]
+        return Comparison(relation, left, right, _span(sign), left.span.join(right.span))
 
     def _binary(self, op: Literal["+", "-", "/"], parts: list[Expr | Token]) -> Binary:
         left, sign, right = parts
@@ -744,15 +764,21 @@ def _text(name: _Name) -> str:
     )
 
 
+_HEAD = re.compile(rf"(?:{'|'.join(sorted(HEADS, key=len, reverse=True))})(?=_|\\Z)|[^_]*")
+
+
 def _root(name: _Name) -> str:
-    """Give a name up to its first underscore."""
-    return name.base.text.partition("_")[0]
+    """Give the head that a name begins with, else the name up to its first underscore."""
+    found = _HEAD.match(name.base.text)
+    assert found is not None
+    return found.group()
 
 
 def _cut(name: _Name) -> tuple[Word, tuple[Word, ...]]:
-    """Cut a name at its first underscore: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
-    root, underscore, rest = name.base.text.partition("_")
-    if not underscore:
+    """Cut a name behind its head: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
+    root = _root(name)
+    rest = name.base.text[len(root) + 1 :]
+    if not rest:
         if not name.subs:
             return name.base, ()
         if len(name.subs) == 1:

@@ -23,6 +23,7 @@ from shardlang.frontend.syntax import (
     Call,
     CarryDecl,
     Comment,
+    Comparison,
     Definition,
     DimRef,
     DimsDecl,
@@ -51,7 +52,7 @@ _COMMENT_COLUMN = 60
 _SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
 _PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
 _PLAIN_WORD = re.compile(r"[^\W_][^\W_']*'*")
-_SUM, _PRODUCT, _UNARY, _ATOM = 1, 2, 3, 4
+_COMPARISON, _SUM, _PRODUCT, _UNARY, _ATOM = 0, 1, 2, 3, 4
 
 
 def format_source(source: Source) -> str:
@@ -314,6 +315,9 @@ class _Spelling:
                 return "-" + self._expr(operand, _UNARY), _UNARY
             case Call():
                 return self._call(expr), _ATOM
+            case Comparison(relation, left, right):
+                sides = (self._expr(left, _SUM), self._expr(right, _SUM))
+                return f" {relation} ".join(sides), _COMPARISON
             case Binary("/", left, right):
                 return f"{self._expr(left, _PRODUCT)} / {self._expr(right, _UNARY)}", _PRODUCT
             case Binary(op, left, right):

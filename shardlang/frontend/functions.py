@@ -1,32 +1,34 @@
-"""Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and rmsnorm.
+"""Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
-softmax and rmsnorm are written out here as primitive statements, so that nothing after this knows
-of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
+Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
+statements, so that nothing after this knows of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
 from shardlang.frontend import block_errors, errors, expression_errors, numbers
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
+from shardlang.frontend.selection import SELECTIONS
 from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Reduce,
     Rename,
+    Take,
 )
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
@@ -43,7 +45,7 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 }
 """Reductions along dims."""
 
-NORMALISATIONS = ("softmax", "rmsnorm")
+NORMALISATIONS = ("softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy")
 """What is written out as several statements."""
 
 HEADS = (
@@ -52,10 +54,24 @@ HEADS = (
     *REDUCTIONS,
     *NORMALISATIONS,
     "equal",
+    *SELECTIONS,
     RENAME,
     *COLLECTIVES,
 )
 """Everything that may be called."""
+
+
+MINUS = Linear((Coefficient(), Coefficient(Fraction(-1))))
+"""A difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the statements of a macro have alike: what they are named after, their place, the result."""
+
+    base: str
+    span: Span
+    want: Want | None
 
 
 class Functions:
@@ -82,6 +98,8 @@ class Functions:
             return self._normalise(call, head, want, base)
         if head == "equal":
             return self._equal(call, want)
+        if head in SELECTIONS:
+            return self.expressions.selection.call(call, want)
         if head == RENAME:
             return self._rename(call, want)
         mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
@@ -142,7 +160,7 @@ class Functions:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
         uses = self._arguments(call, 2, want)
-        return None if uses is None else self._pending(Equal(), uses, call.span)
+        return None if uses is None else self._pending(Compare("=="), uses, call.span)
 
     def _rename(self, call: Call, want: Want | None) -> Pending | None:
         """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""
@@ -247,18 +265,18 @@ class Functions:
                 return None
             if len(call.arguments) == 2:
                 call = replace(call, arguments=call.arguments[:1])
-        uses = self._arguments(call, 1, want)
+        keeps = head in ("softmax", "log_softmax", "rmsnorm")
+        inside = want if keeps or want is None else want.inside()
+        uses = self._arguments(call, 2 if head == "cross_entropy" else 1, inside)
         if uses is None:
             return None
-        along = self._along(call, uses[0], want)
+        along = self._along(call, uses[0], want if keeps else inside)
         if along is None:
             return None
+        if head == "cross_entropy" and not self._labels(call, along, uses):
+            return None
         name = base or self.expressions.values.fresh("Tmp")
-        result = (
-            self._softmax(uses[0], along, name, call.span, want)
-            if epsilon is None
-            else self._rmsnorm(uses[0], along, name, call.span, want, epsilon)
-        )
+        result = self._macro(head, uses, along, Part(name, call.span, want), epsilon)
         if base is not None:
             return result
         return Pending(result.op, result.operands, result.dims, result.span, name=name)
@@ -277,38 +295,102 @@ class Functions:
         number = numbers.literal(written, self.reporter)
         return None if number is None else number.scalar.coefficient
 
-    def _softmax(
-        self, operand: Use, along: tuple[Dim, ...], base: str, span: Span, want: Want | None
+    def _labels(self, call: Call, along: tuple[Dim, ...], uses: tuple[Use, ...]) -> bool:
+        """Say whether labels can be ids along the one dim of the classes; report it where not."""
+        if len(along) != 1:
+            mistake = expression_errors.WrongArguments(call.head.text, 1 + len(along), len(uses))
+            self.reporter.report(call.span, mistake)
+            return False
+        return self.expressions.selection.are_ids(call, along, uses[1:], new=False)
+
+    def _macro(
+        self,
+        head: str,
+        uses: tuple[Use, ...],
+        along: tuple[Dim, ...],
+        at: Part,
+        epsilon: Fraction | None,
     ) -> Pending:
-        """Write out softmax: the maximum is subtracted first, and no gradient flows through it."""
+        """Write a macro out; rmsnorm has an epsilon."""
+        match head:
+            case "softmax":
+                return self._softmax(uses[0], along, at)
+            case "rmsnorm":
+                assert epsilon is not None
+                return self._rmsnorm(uses[0], along, at, epsilon)
+            case _:
+                return self._entropy(head, uses, along, at)
+
+    def _powers(self, operand: Use, along: tuple[Dim, ...], at: Part) -> tuple[Use, Use, Use, Use]:
+        """Write out the maximum, what is left without it, its powers of e, and their sum.
+
+        The maximum is subtracted first, and no gradient flows through it.
+        """
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
-        part, fresh = self.expressions.part, self.expressions.values.fresh
-        largest = part(
-            Reduce("max", along), (operand,), kept, fresh(f"{base}_max"), span, want, constant=True
-        )
-        minus = Linear((Coefficient(), Coefficient(Fraction(-1))))
-        shifted = part(minus, (operand, largest), dims, fresh(f"{base}_shift"), span, want)
-        powers = part(Map("exp"), (shifted,), dims, fresh(f"{base}_exp"), span, want)
-        total = part(Reduce("sum", along), (powers,), kept, fresh(f"{base}_sum"), span, want)
-        return Pending(Divide(), (powers, total), dims, span)
+        largest = self._part(at, "max", Reduce("max", along), (operand,), kept, constant=True)
+        shifted = self._part(at, "shift", MINUS, (operand, largest), dims)
+        powers = self._part(at, "exp", Map("exp"), (shifted,), dims)
+        total = self._part(at, "sum", Reduce("sum", along), (powers,), kept)
+        return largest, shifted, powers, total
+
+    def _part(
+        self,
+        at: Part,
+        word: str,
+        op: Compute,
+        operands: tuple[Use, ...],
+        dims: tuple[Dim, ...],
+        *,
+        constant: bool = False,
+    ) -> Use:
+        """Write one statement of a macro, named after its result.
+
+        What the result says of layouts counts for those parts that have no other dims.
+        """
+        want = at.want
+        if want is not None and not set(dims) <= set(want.axes):
+            want = None
+        name = self.expressions.values.fresh(f"{at.base}_{word}")
+        return self.expressions.part(op, operands, dims, name, at.span, want, constant=constant)
+
+    def _softmax(self, operand: Use, along: tuple[Dim, ...], at: Part) -> Pending:
+        """Write out softmax."""
+        _, _, powers, total = self._powers(operand, along, at)
+        return Pending(Divide(), (powers, total), operand.tensor.dims, at.span)
+
+    def _entropy(
+        self, head: str, uses: tuple[Use, ...], along: tuple[Dim, ...], at: Part
+    ) -> Pending:
+        """Write out what is made of the logarithm of a softmax's sum.
+
+        logsumexp is the maximum and that logarithm, log_softmax what is left without both, and
+        cross_entropy the first less what the labels pick. Only log_softmax is as large as the operand.
+        """
+        operand = uses[0]
+        dims = operand.tensor.dims
+        kept = tuple(dim for dim in dims if dim not in along)
+        largest, shifted, _, total = self._powers(operand, along, at)
+        log = self._part(at, "log", Map("log"), (total,), kept)
+        if head == "log_softmax":
+            return Pending(MINUS, (shifted, log), dims, at.span)
+        if head == "logsumexp":
+            return Pending(Linear((Coefficient(), Coefficient())), (log, largest), kept, at.span)
+        labels = uses[1].tensor.dims
+        both = (*kept, *(dim for dim in labels if dim not in kept))
+        picked = self._part(at, "label", Take(along), uses, both)
+        op = Linear((Coefficient(), Coefficient(), Coefficient(Fraction(-1))))
+        return Pending(op, (log, largest, picked), both, at.span)
 
     def _rmsnorm(
-        self,
-        operand: Use,
-        along: tuple[Dim, ...],
-        base: str,
-        span: Span,
-        want: Want | None,
-        epsilon: Fraction,
+        self, operand: Use, along: tuple[Dim, ...], at: Part, epsilon: Fraction
     ) -> Pending:
         """Write out rmsnorm: over the root of the mean square, with an epsilon under the root."""
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
-        part, fresh = self.expressions.part, self.expressions.values.fresh
-        squares = part(Map("square"), (operand,), dims, fresh(f"{base}_square"), span, want)
-        mean = part(Reduce("mean", along), (squares,), kept, fresh(f"{base}_mean"), span, want)
+        squares = self._part(at, "square", Map("square"), (operand,), dims)
+        mean = self._part(at, "mean", Reduce("mean", along), (squares,), kept)
         more = Linear((Coefficient(),), epsilon)
-        above = part(more, (mean,), kept, fresh(f"{base}_eps"), span, want)
-        root = part(Map("rsqrt"), (above,), kept, fresh(f"{base}_rsqrt"), span, want)
-        return Pending(Einsum(()), (operand, root), dims, span)
+        above = self._part(at, "eps", more, (mean,), kept)
+        root = self._part(at, "rsqrt", Map("rsqrt"), (above,), kept)
+        return Pending(Einsum(()), (operand, root), dims, at.span)

@@ -28,6 +28,7 @@ from shardlang.frontend.names import (
     Brackets,
     implied_axes,
     plain_dims,
+    PUT,
     RENAME,
 )
 from shardlang.frontend.parser import parse
@@ -52,7 +53,7 @@ from shardlang.frontend.terms import Pending, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.frontend.walk import calls, references
 from shardlang.hardware.slices import read_shape, split_shape
-from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
+from shardlang.ir.ops import Coefficient, Einsum, Linear, Put, Reduce, Rename, Take
 from shardlang.ir.program import Program, Save, Statement, Use
 from shardlang.ir.types import Dim, DTYPES, Tensor
 from shardlang.source import Source, Span
@@ -127,9 +128,9 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     chip, shape = _chip(hardware, overrides, reporter)
     optimizer = declarations.optimizer(items, reporter)
     explicit = any(isinstance(item, Section) for item in items)
-    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
-    values.poisoned.update(gaps.names)
     dims = frozenset(info.dim for info in sizes.infos())
+    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
+    values.poisoned.update(gaps.names)
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
     mesh = sizes.tie(values.ties, mesh)
@@ -207,9 +208,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)` and `put_E(..)` name."""
     for call in calls(items):
-        if call.head.text == RENAME:
+        if call.head.text in (RENAME, PUT):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 
@@ -403,6 +404,10 @@ class _Lines:
         match pending.op:
             case Einsum(contracted):
                 summed = contracted
+            case Put(_, contracted):
+                summed = contracted
+            case Take(along):
+                summed = along
             case Reduce(_, along):
                 summed = along
             case _:

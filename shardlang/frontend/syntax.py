@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind
 from shardlang.ir.size import SizeExpr
 from shardlang.source import Span
@@ -114,6 +115,17 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left <= right`; `relation` is in its plain spelling."""
+
+    relation: Relation
+    left: Expr
+    right: Expr
+    operator: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Negate:
     """Unary minus."""
 
@@ -139,7 +151,7 @@ class Call:
     result: TensorRef | None = None
 
 
-Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call
+Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Comparison | Negate | Call
 
 
 @dataclass(frozen=True, slots=True)

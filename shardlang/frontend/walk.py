@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from shardlang.frontend.syntax import (
     Binary,
     Call,
+    Comparison,
     Definition,
     Expr,
     Item,
@@ -26,7 +27,7 @@ from shardlang.frontend.syntax import (
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """Give an expression's direct parts, in reading order."""
     match expr:
-        case Product() | Binary():
+        case Product() | Binary() | Comparison():
             return (expr.left, expr.right)
         case Negate():
             return (expr.operand,)

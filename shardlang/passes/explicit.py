@@ -164,7 +164,8 @@ class _Checker:
         before |= {s.result.name for s in statements}
         known = sorted(before | set(self.cotangents))
         for leaf in self.program.leaves:
-            if not leaf.declared and leaf.array.name not in before:
+            given = leaf.declared or leaf.kind == "index"
+            if not given and leaf.array.name not in before:
                 near = tuple(get_close_matches(leaf.array.name, known, n=2))
                 self.reporter.report(leaf.span, FirstInBackward(leaf.array.name, near))
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename
+from shardlang.ir.ops import (
+    Compute,
+    Divide,
+    Einsum,
+    Linear,
+    Put,
+    Reduce,
+    Rename,
+    Select,
+    Take,
+)
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, Layout, prefix, Tensor
 from shardlang.rules.collectives import Illegal
@@ -378,8 +388,10 @@ class _Situation:
         match self.op:
             case Linear(_, constant) if not constant:
                 self.masked.update((index, axis) for index in range(len(self.arrays)))
-            case Einsum() | Divide() | Rename() | Reduce(kind="sum" | "mean"):
+            case Einsum() | Divide() | Rename() | Reduce(kind="sum" | "mean") | Take() | Put():
                 self.masked.add((0, axis))
+            case Select(fill) if fill == 0:
+                self.masked.add((1, axis))
             case _:
                 pass
 

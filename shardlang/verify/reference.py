@@ -6,22 +6,27 @@ Reads `plan.program.statements` alone. Changes of layout mean nothing here. Need
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shardlang.backends.jax.compute import jax_dtype
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
+    Put,
     Reduce,
     Rename,
+    Select,
+    Take,
 )
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -30,6 +35,16 @@ Value = Any
 """A JAX array."""
 
 INTEGERS: Mapping[str, str] = {"bool": "bool", "int4": "int8", "uint4": "uint8"}
+
+
+RELATIONS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _softplus(x: Value) -> Value:
@@ -78,6 +93,9 @@ def evaluate(
     """Compute the values of the wanted names from the leaves' whole values."""
     values = dict(inputs)
     for leaf in program.leaves:
+        if leaf.kind == "index":
+            (along,) = leaf.array.tensor.dims
+            values[leaf.array.name] = jnp.arange(sizes[along])
         if leaf.kind == "cache":
             values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
@@ -132,9 +150,26 @@ def _compute(
         case Divide():
             left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
             return left / right
-        case Equal():
-            left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
-            return jnp.where(left == right, 1.0, 0.0)
+        case Compare(relation, bound):
+            sides = [_spread(v, d, result.dims, sizes) for v, d in operands]
+            if bound is not None:
+                known = {dim.name: size for dim, size in sizes.items()}
+                number = bound.evaluate(known).number
+                assert number is not None
+                sides.append(jnp.asarray(float(number)))
+            left, right = sides
+            return jnp.where(RELATIONS[relation](left, right), 1.0, 0.0)
+        case Select(fill):
+            mask, value = (_spread(v, d, result.dims, sizes) for v, d in operands)
+            return jnp.where(mask == 0, _lowest(result) if fill is None else float(fill), value)
+        case Take(gone):
+            table, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, gone, strict=True)]
+            return _einsum((table, *hot), result, sizes)
+        case Put(new):
+            values, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, new, strict=True)]
+            return _einsum((values, *hot), result, sizes)
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
         case Reduce(kind, over):
@@ -143,6 +178,20 @@ def _compute(
             rest = tuple(dim for dim in dims if dim not in over)
             reduce = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max, "min": jnp.min}[kind]
             return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
+
+
+def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
+    """Give 1 where an id is a place along a dim; the runs of this reference are small."""
+    value, dims = ids
+    hot = value[..., None] == jnp.arange(sizes[dim])
+    return hot.astype(jnp.float64), (*dims, dim)
+
+
+def _lowest(tensor: Tensor) -> float:
+    """Give the lowest finite number of a tensor's own dtype."""
+    if tensor.dtype.kind == "float":
+        return float(jnp.finfo(jax_dtype(tensor.dtype)).min)
+    return float(jnp.iinfo(jax_dtype(tensor.dtype)).min)
 
 
 def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:

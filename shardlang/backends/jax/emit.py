@@ -39,6 +39,7 @@ from shardlang.backends.jax.pretty import (
     parens,
     unpack,
 )
+from shardlang.backends.jax.relations import Relations
 from shardlang.backends.jax.sizes import arrays, choose, dims_of, fitted, Numbers, shrunk
 from shardlang.backends.jax.template import (
     CHECK,
@@ -206,7 +207,8 @@ class _Module:
         letters = _Letters(plan)
         self._sized: dict[Dim, None] = {}
         self._scope = Scope(letters.one, self._size, names_of_axes, letters.of)
-        self._leaves = tuple(leaf.array for leaf in plan.program.leaves)
+        self._leaves = tuple(leaf.array for leaf in plan.program.given)
+        self._indices = tuple(x.array for x in plan.program.leaves if x.kind == "index")
         self._caches = {leaf.array for leaf in plan.program.leaves if leaf.kind == "cache"}
         self._has_backward = bool(plan.backward or plan.gradients or plan.cotangents)
         self._unproven: list[tuple[Array, tuple[Axis, ...]]] = []
@@ -297,7 +299,7 @@ class _Module:
 
     def _pass(self, steps: tuple[Step, ...], originals: tuple[Step, ...]) -> list[str]:
         """Write the steps of a pass, each under its notation."""
-        lines: list[str] = []
+        lines = self._counted(steps)
         for step, original in zip(steps, originals, strict=True):
             note = ""
             if step.is_collective:
@@ -306,11 +308,25 @@ class _Module:
             lines += self._step(step)
         return lines
 
+    def _counted(self, steps: tuple[Step, ...]) -> list[str]:
+        """Write the indices that a pass reads: the places along a dim, on every device."""
+        read = {array for step in steps for array in step.inputs}
+        lines: list[str] = []
+        for array in self._indices:
+            if array in read:
+                (dim,) = array.tensor.dims
+                lines += comments(f"{array}: the places along {dim}", 1)
+                lines.append(f"    {self._names[array]} = {self._range(dim)}")
+        return lines
+
+    def _range(self, dim: Dim) -> str:
+        return flat(call("jnp.arange", self._size(dim), "dtype=jnp.int32"))
+
     # What the passes hand over
 
     def _check_sources(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Find what backward reads of the leaves and of forward's values; refuse what is unmade."""
-        made = {(x.name, x.layout): x for x in self._leaves}
+        made = {(x.name, x.layout): x for x in (*self._leaves, *self._indices)}
         leaves = set(made)
         self._check_reads(self._plan.forward, made, "forward")
         for array in self._plan.outputs:
@@ -497,15 +513,17 @@ class _Module:
         """Write the function that reads the global sizes off the inputs' shapes."""
         if not self._sized:
             return ""
+        same = Relations.of(self._plan, (dim.name for dim in dims_of(self._plan))).stands
+        found: dict[str, str] = {}
+        for index, leaf in enumerate(self._leaves):
+            for at, dim in enumerate(leaf.tensor.dims, start=bool(leaf.layout.unreduced)):
+                value = f"inputs[{index}].shape[{at}]"
+                found.setdefault(dim.name, value)
+                found.setdefault(f"={same[dim.name]}", value)
         entries: list[Entry] = []
         for dim in self._sized:
-            value = str(self._numbers.dims[dim])
-            for index, leaf in enumerate(self._leaves):
-                if dim in leaf.tensor.dims:
-                    at = leaf.tensor.dims.index(dim) + bool(leaf.layout.unreduced)
-                    value = f"inputs[{index}].shape[{at}]"
-                    break
-            entries.append(Entry(f"{quoted(dim.name)}: ", value))
+            other = found.get(f"={same[dim.name]}", str(self._numbers.dims[dim]))
+            entries.append(Entry(f"{quoted(dim.name)}: ", found.get(dim.name, other)))
         lines = [
             "def _sizes(inputs):",
             '    """Give the global sizes of the dims that steps need."""',
@@ -762,6 +780,9 @@ class _Module:
                 lines += layout(f"{name} = ", call(reduce, "axis=0"), 1)
             if leaf in self._caches:
                 lines.append(f"    {name} = jax.lax.stop_gradient({name})  # a cache")
+        for array in self._indices:
+            (dim,) = array.tensor.dims
+            lines.append(f"    {define(array.tensor)} = {self._range(dim)}")
         for item in self._plan.program.statements:
             if item.section != "forward":
                 continue

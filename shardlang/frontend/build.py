@@ -91,7 +91,10 @@ RELATIONS: Mapping[str, Relation] = {
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME}
+SHAPES = frozenset({"Reshape", "rotary", "unrotary", "top", "rank"})
+"""Heads that take the dims that they need whole, or make, as their subscript."""
+
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME} | SHAPES
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -129,6 +132,8 @@ class _Sub:
     words: tuple[Word, ...]
     braced: bool
     span: Span
+    arrow: int | None = None
+    """How many words stand before an arrow, where there is one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -349,7 +354,8 @@ class Builder:
         name, _, arguments, closing = parts
         head, subscript = _head(name)
         span = name.span.join(_span(closing))
-        return Call(head, subscript, arguments.exprs, span, result=arguments.result)
+        arrow = name.subs[-1].arrow if name.subs else None
+        return Call(head, subscript, arguments.exprs, span, result=arguments.result, arrow=arrow)
 
     def bare_call(self, parts: tuple[_Name, Expr]) -> Call:
         """Read `AllReduce_Y A[I]{U_Y}`: only a collective or a reduction stands so."""
@@ -570,7 +576,10 @@ class Builder:
             word = Word(word.text, Span(word.span.start + 1, word.span.end))
             return _Sub((word,), braced=False, span=_span(first))
         words = tuple(p for p in parts if isinstance(p, Word))
-        return _Sub(words, braced=True, span=_span(first).join(_span_of(parts[-1])))
+        at = (i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW")
+        arrow = next((sum(isinstance(p, Word) for p in parts[:i]) for i in at), None)
+        span = _span(first).join(_span_of(parts[-1]))
+        return _Sub(words, braced=True, span=span, arrow=arrow)
 
     def word(self, parts: list[_Name | Token]) -> Word:
         """Read a word of a subscript."""

@@ -1,7 +1,9 @@
 """Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
 Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
-statements, so that nothing after this knows of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
+statements, so that nothing after this knows of them. Calls that need a dim whole are in `shapes`,
+those that look things up in `selection`. The tables of names are `FUNCTIONS` of the ir, and
+`REDUCTIONS` below.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from shardlang.frontend import block_errors, errors, expression_errors, numbers
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
+from shardlang.frontend.shapes import SHAPES, Shapes
 from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
@@ -56,6 +59,7 @@ HEADS = (
     "equal",
     *SELECTIONS,
     RENAME,
+    *SHAPES,
     *COLLECTIVES,
 )
 """Everything that may be called."""
@@ -81,6 +85,7 @@ class Functions:
         """Work for an evaluator of expressions, which evaluates the arguments."""
         self.expressions = expressions
         self.reporter = expressions.reporter
+        self.shapes = Shapes(self)
 
     def call(self, call: Call, want: Want | None, base: str | None) -> Pending | None:
         """Evaluate a call; `base` is the name of its result where it is a whole line."""
@@ -102,6 +107,8 @@ class Functions:
             return self.expressions.selection.call(call, want)
         if head == RENAME:
             return self._rename(call, want)
+        if head in SHAPES:
+            return self.shapes.call(call, want)
         mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
@@ -128,7 +135,7 @@ class Functions:
         )
         return f"{call.head.text}[{', '.join(words)}]" if tensor else None
 
-    def _arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
+    def arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
         """Evaluate the arguments; report another number of them."""
         if len(call.arguments) != wanted:
             mistake = expression_errors.WrongArguments(call.head.text, wanted, len(call.arguments))
@@ -152,19 +159,19 @@ class Functions:
         if subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 1, want)
+        uses = self.arguments(call, 1, want)
         return None if uses is None else self._pending(Map(function), uses, call.span)
 
     def _equal(self, call: Call, want: Want | None) -> Pending | None:
         if call.subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 2, want)
+        uses = self.arguments(call, 2, want)
         return None if uses is None else self._pending(Compare("=="), uses, call.span)
 
     def _rename(self, call: Call, want: Want | None) -> Pending | None:
         """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
@@ -208,7 +215,7 @@ class Functions:
         return Pending(op, uses, tuple(dims), span)
 
     def _reduce(self, call: Call, head: str, want: Want | None) -> Pending | None:
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
@@ -267,7 +274,7 @@ class Functions:
                 call = replace(call, arguments=call.arguments[:1])
         keeps = head in ("softmax", "log_softmax", "rmsnorm")
         inside = want if keeps or want is None else want.inside()
-        uses = self._arguments(call, 2 if head == "cross_entropy" else 1, inside)
+        uses = self.arguments(call, 2 if head == "cross_entropy" else 1, inside)
         if uses is None:
             return None
         along = self._along(call, uses[0], want if keeps else inside)

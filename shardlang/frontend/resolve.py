@@ -35,6 +35,7 @@ from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     Call,
     Definition,
@@ -133,7 +134,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     values.poisoned.update(gaps.names)
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
-    mesh = sizes.tie(values.ties, mesh)
+    mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
     if not any(isinstance(item, Definition) for item in items):
         end = len(source.text.rstrip())
@@ -208,9 +209,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)` and `put_E(..)` name."""
+    """Go through the dims that the subscripts of `Rename`, `put`, `Reshape` and `top` name."""
     for call in calls(items):
-        if call.head.text in (RENAME, PUT):
+        if call.head.text in (RENAME, PUT, RESHAPE, "top"):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 

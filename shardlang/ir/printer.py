@@ -19,19 +19,23 @@ from shardlang.ir.ops import (
     Compare,
     Divide,
     Einsum,
-    implied,
     Linear,
     Map,
     Mask,
     Op,
     Permute,
     Put,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
+    result_dtype,
+    Rotary,
     Select,
     Slice,
     Take,
+    Top,
 )
 from shardlang.ir.plan import Plan, Proof, Step
 from shardlang.ir.program import Block, Leaf, Program
@@ -148,6 +152,15 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
         case Rename(dims):
             return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
+        case Rotary(dim, _, back):
+            return f"{'un' if back else ''}rotary{_braced((dim.name,))}({', '.join(operands)})"
+        case Reshape(source, into):
+            before, after = (",".join(dim.name for dim in dims) for dims in (source, into))
+            return f"Reshape_{{{before}->{after}}}({operands[0]})"
+        case Top(dim, into):
+            return f"top{_braced((dim.name, into.name))}({operands[0]})"
+        case Rank(dims):
+            return f"rank{_braced(d.name for d in dims)}({operands[0]})"
         case AllGather(axes):
             return f"AllGather{subscript(axes)}({operands[0]})"
         case ReduceScatter(axes, dim):
@@ -166,7 +179,8 @@ def expression(op: Op, operands: list[str]) -> str:
 
 def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
     """Print what stands left of `=`, with its dtype where the operands don't imply it."""
-    if implied(op, [operand.tensor.dtype for operand in operands]) == array.tensor.dtype:
+    implied = result_dtype(op, (operand.tensor.dtype for operand in operands))
+    if implied == array.tensor.dtype:
         return str(array)
     name = array.tensor.name
     return f"{name}: {array.tensor.dtype}{str(array)[len(name) :]}"

@@ -244,7 +244,11 @@ class _Writer:
             "freq: f32[R] = exp(-turns)",
         ]
         name, more = _stretched(config.stretch)
-        return [*lines, *more, f"angle: f32[T, R] = index_T ⊙ {name}"]
+        lines += [*more, f"angle: f32[T, R] = index_T ⊙ {name}"]
+        if config.experts:
+            lines += ["", "# Tokens that find no place with an expert, over all layers: none yet."]
+            lines.append("dropped: int32[] = 0 * sum_J(index_J)")
+        return lines
 
     def _layers(self) -> list[str]:
         """Write the block."""
@@ -289,8 +293,12 @@ class _Writer:
         """Write the router and the experts."""
         scheme = self._page.scheme
         # Over an axis of experts, each device has all sequences' tokens of its own experts.
-        batch = "" if scheme.experts else scheme.batch
-        near, far = {**self._table, "E": ""}, {**self._table, "B": batch}
+        near = {**self._table, "E": ""}
+        far = {**self._table, "B": "" if scheme.experts else scheme.batch}
+        # Units are split, so that what they add up to is a partial sum until tokens are back.
+        partial = f"{{U_{scheme.tensor}}}" if scheme.tensor else ""
+        # The shares are f32, and what is sent back is not.
+        back = "back" if self._config.dtype == "f32" else f"back: {self._config.dtype}"
         return [
             "# A mixture of experts: each token goes to the J that the router scores highest.",
             f"m = {self._norm('g_mlp')}",
@@ -298,11 +306,13 @@ class _Writer:
             f"choice{self._t('', 'B T J')} = top_{{E,J}}(score)",
             f"share{self._t('', 'B T J')} = softmax_J(take_E(score, choice))",
             f"place{self._t('', 'B T J')} = rank_{{T,J}}(choice)",
+            "dropped = dropped + sum_{B,T,J}(place >= |C|)",
             f"{self._t('sent', 'B E C D', far)} = put_{{E,C}}(m, choice, place)",
             f"{self._t('gate', 'B E C F', far)} = sent ·_D W_gate",
             f"{self._t('up', 'B E C F', far)} = sent ·_D W_up",
-            f"{self._t('made', 'B E C D', far)} = (silu(gate) ⊙ up) ·_F W_down",
-            "x = x + take_{E,C}(made, choice, place) ·_J share",
+            f"{self._t('made', 'B E C D', far)}{partial} = (silu(gate) ⊙ up) ·_F W_down",
+            f"{back}{self._t('', 'B T D')}{partial} = take_{{E,C}}(made, choice, place) ·_J share",
+            "x = x + back",
         ]
 
     def _after(self) -> list[str]:

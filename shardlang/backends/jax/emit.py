@@ -428,7 +428,7 @@ class _Module:
         if re.search(r"\blax\.", code):
             lines.append("from jax import lax")
         lines += [
-            "from jax.sharding import AxisType, Mesh",
+            "from jax.sharding import AxisType, Mesh, NamedSharding",
             "from jax.sharding import PartitionSpec as P",
         ]
         if self._x64:
@@ -618,6 +618,24 @@ class _Module:
     def _leaf_specs(self, again: tuple[Array, ...]) -> Item:
         return parens(*(partition_spec(x.layout) for x in again))
 
+    def _placed(self) -> Item:
+        """Write the table of what a caller makes: the inputs, and cotangents by their output."""
+        if not self._has_backward:
+            return "INPUTS"
+        cotangents = [
+            Entry(
+                f"{quoted(array.name)}: ",
+                parens(
+                    parens(*(str(self._numbers.dims[dim]) for dim in array.tensor.dims)),
+                    f'"{jax_dtype(array.tensor.dtype)}"',
+                    partition_spec(array.layout.reduced()),
+                ),
+            )
+            for array in self._plan.outputs
+            if array.layout.unreduced
+        ]
+        return dictionary("**OUTPUTS", *cotangents, "**INPUTS")
+
     def _public(self, again: tuple[Array, ...]) -> str:
         """Write make_mesh, forward, forward_backward and differentiable."""
         positions = self._cotangent_positions()
@@ -653,6 +671,10 @@ class _Module:
             "unchecked_why": "\n".join(self._unchecked()),
             "mapped": call("jax.shard_map", *mapped),
             "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
+            "placed": self._placed(),
+            "placed_what": (
+                "an input, or an output's cotangent," if self._has_backward else "an input"
+            ),
             "vjp_cotangents": "\n".join(renamed),
             "vjp_gradients": "\n".join(returned),
             "stacked": (
@@ -661,7 +683,7 @@ class _Module:
                 else ""
             ),
         }
-        names = ["make_mesh", "on_devices", "arrays", "specs", "forward"]
+        names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
         if self._has_backward:
             names += ["forward_backward", "differentiable"]
         return "\n\n\n".join(_fill(MODULE[name], fill).strip("\n") for name in names)

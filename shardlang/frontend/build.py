@@ -36,6 +36,7 @@ from shardlang.frontend.syntax import (
     AxisDecl,
     AxisNote,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Definition,
@@ -45,6 +46,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -590,6 +592,20 @@ class Builder:
         """Read `x2 -> x`."""
         made, _, read = parts
         return CarryDecl(made.joined(), read.joined(), made.span.join(read.span))
+
+    def block(self, parts: list[Token | _Name]) -> BlockDecl:
+        """Read `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`."""
+        name, *words = (part.joined() for part in parts if isinstance(part, _Name))
+        returns = any(isinstance(part, Token) and part.type == "ARROW" for part in parts)
+        result = words.pop() if returns else None
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return BlockDecl(name, tuple(words), result, span)
+
+    def include(self, parts: list[Token]) -> IncludeDecl:
+        """Read `include "attention.shd"`."""
+        keyword, path = parts
+        word = Word(str(path)[1:-1], _span(path))
+        return IncludeDecl(word, _span(keyword).join(word.span))
 
     def mesh(self, parts: list[Token | AxisDecl]) -> MeshDecl:
         """Read `mesh X=16, Y=4`."""

@@ -20,6 +20,7 @@ from shardlang.frontend.parser import read
 from shardlang.frontend.syntax import (
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comment,
@@ -30,6 +31,7 @@ from shardlang.frontend.syntax import (
     Expr,
     File,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -225,6 +227,12 @@ class _Spelling:
             case Layers(dim, size, carries):
                 head = dim.text if size is None else f"{dim.text}={size.written}"
                 return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
+            case BlockDecl(name, parameters, result):
+                inside = ", ".join(word.text for word in parameters)
+                behind = "" if result is None else f" -> {result.text}"
+                return f"block {name.text}({inside}){behind}:"
+            case IncludeDecl(path):
+                return f'include "{path.text}"'
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"

@@ -83,7 +83,8 @@ class Functions:
             return self._equal(call, want)
         if head == RENAME:
             return self._rename(call, want)
-        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        known = (*HEADS, *self.expressions.blocks)
+        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
 

@@ -19,9 +19,11 @@ from shardlang.frontend import (
     expression_errors,
     scopes,
 )
+from shardlang.frontend.calls import written_out
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
 from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
+from shardlang.frontend.includes import included
 from shardlang.frontend.names import (
     AxisNames,
     BracketReader,
@@ -90,9 +92,12 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
 
 def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Program:
     """Give the program that a tree means, with gaps in the text that it was read from."""
+    found, source = included(file.items, source)
     reporter = Reporter(source)
-    _refuse_pipelines(file.items, reporter)
-    items = blocks.with_sizes(file.items)
+    written = written_out(found, source, reporter)
+    reporter.source = source = written.source
+    _refuse_pipelines(written.items, reporter)
+    items = blocks.with_sizes(written.items)
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
@@ -128,18 +133,19 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     optimizer = declarations.optimizer(items, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
-    values.poisoned.update(gaps.names)
+    values.poisoned.update(gaps.names, written.lost)
     dims = frozenset(info.dim for info in sizes.infos())
-    lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
+    relayouts = Relayouts(values, axes, mesh, dims)
+    lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
     mesh = sizes.tie(values.ties, mesh)
     sizes.check(mentions)
-    if not any(isinstance(item, Definition) for item in items):
+    if not any(isinstance(item, Definition) for item in items) and not reporter.errors:
         end = len(source.text.rstrip())
-        reporter.report(Span(end, end), declaration_errors.EmptyProgram())
+        reporter.report(Span(end, end), declaration_errors.EmptyProgram(written.blocks))
     save = _save(items, values)
-    found = {id(each): each for each in sizes.reporters}
-    diagnostics = _once([d for each in found.values() for d in each.diagnostics])
+    reporters = {id(each): each for each in sizes.reporters}
+    diagnostics = _once([d for each in reporters.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
         raise ShardlangError(diagnostics)
     statements = tuple(values.statements)
@@ -219,11 +225,12 @@ def _save(items: Sequence[Item], values: Values) -> Save:
     named = [word for word in words if word.text != "all"]
     everything = len(named) < len(words) or not words
     weights = tuple(name for name, leaf in values.leaves.items() if leaf.kind == "param")
+    inner = list(values.scopes.inner.values())
     for word in named:
         if word.text in weights or word.text in values.poisoned:
             continue
         mistake = None
-        if any(word.text in inner for inner in values.scopes.inner.values()):
+        if any(word.text in entries for entries in inner):
             continue
         if word.text not in values.entries:
             mistake = declaration_errors.UnknownSaved(word.text, values.known())
@@ -232,7 +239,9 @@ def _save(items: Sequence[Item], values: Values) -> Save:
             mistake = declaration_errors.SavedAnyway(word.text, weights, leaf=leaf)
         if mistake is not None:
             values.reporter.report(word.span, mistake)
-    return Save(everything, frozenset(word.text for word in named))
+    names = {word.text for word in named}
+    same = {each[name].tensor.name for each in inner for name in names.intersection(each)}
+    return Save(everything, frozenset(names | same))
 
 
 @dataclass

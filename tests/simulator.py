@@ -221,10 +221,9 @@ class Simulator:
     def compute(self, step: Step, own: list[np.ndarray]) -> np.ndarray:
         """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
-        return np.broadcast_to(
-            compute(step.op, own, dims, step.output.tensor.dims, self.sizes),
-            self.local_shape(step.output),
-        ).copy()
+        shape = self.local_shape(step.output)
+        found = compute(step.op, own, dims, step.output.tensor.dims, self.sizes, shape)
+        return np.broadcast_to(found, shape).copy()
 
 
 def compute(
@@ -233,8 +232,9 @@ def compute(
     dims: list[tuple[Dim, ...]],
     out: tuple[Dim, ...],
     sizes: Mapping[str, int],
+    shape: tuple[int, ...],
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global."""
+    """Compute an operation by dim name; `sizes` are global, `shape` is that of the part computed."""
 
     def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
         order = [d for d in out if d in own]
@@ -266,6 +266,36 @@ def compute(
             return (lined_up(values[0], dims[0]) == lined_up(values[1], dims[1])).astype(float)
         case ops.Rename(names):
             return lined_up(values[0], names)
+        case ops.Rotary(dim, half, back):
+            x, angle = values
+            place, other = dims[0].index(dim), dims[1].index(half)
+            beside = [tuple(d for d in own if d not in (dim, half)) for own in dims]
+            count = angle.shape[other]
+            low, high = [], []
+            for r in range(count):
+                by = lined_up(np.take(angle, r, other), beside[1]) * (-1 if back else 1)
+                first = lined_up(np.take(x, r, place), beside[0])
+                second = lined_up(np.take(x, r + count, place), beside[0])
+                low.append(first * np.cos(by) - second * np.sin(by))
+                high.append(second * np.cos(by) + first * np.sin(by))
+            return np.concatenate(low + high, axis=out.index(dim))
+        case ops.Reshape(source, into):
+            rest = [d for d in dims[0] if d not in source]
+            moved = np.transpose(values[0], [dims[0].index(d) for d in (*rest, *source)])
+            named = (*rest, *into)
+            return lined_up(moved.reshape([shape[out.index(d)] for d in named]), named)
+        case ops.Top(dim, into):
+            place = dims[0].index(dim)
+            order = np.argsort(-values[0], axis=place, kind="stable")
+            found = np.take(order, range(sizes[into.name]), axis=place)
+            return lined_up(found, tuple(into if d == dim else d for d in dims[0])).astype(float)
+        case ops.Rank(over):
+            rest = [d for d in dims[0] if d not in over]
+            named = (*rest, *over)
+            moved = np.transpose(values[0], [dims[0].index(d) for d in named])
+            rows = moved.reshape(-1, math.prod(moved.shape[len(rest) :]))
+            found = [[list(row[:n]).count(row[n]) for n in range(len(row))] for row in rows]
+            return lined_up(np.array(found, float).reshape(moved.shape), named)
         case ops.Reduce(kind, gone):
             places = tuple(dims[0].index(d) for d in gone)
             kept = tuple(d for d in dims[0] if d not in gone)
@@ -289,7 +319,7 @@ def reference(
             continue
         out = tuple(sizes[d.name] for d in statement.result.dims)
         own = [use.tensor.dims for use in statement.operands]
-        found = compute(statement.op, operands, own, statement.result.dims, sizes)
+        found = compute(statement.op, operands, own, statement.result.dims, sizes, out)
         values[statement.result.name] = np.broadcast_to(found, out)
     return values
 

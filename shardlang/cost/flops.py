@@ -12,7 +12,9 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | linear combination        | a sum each, and a product for each factor that is not 1 or -1     |
 | function, quotient, equal | 1 an element                                                      |
 | reduction                 | 1 an element of the operand                                       |
-| new names for dims        | nothing                                                           |
+| rotary                    | 3 an element: two products and a sum                              |
+| top, rank                 | 1 an element of the operand, as one comparison                    |
+| other dims, new names     | nothing                                                           |
 
 A dim counts with its local size: its size over the axes that split it.
 """
@@ -24,7 +26,19 @@ from fractions import Fraction
 
 from shardlang.cost.local import local_elements
 from shardlang.ir.functions import FUNCTIONS
-from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import (
+    Divide,
+    Einsum,
+    Equal,
+    Linear,
+    Map,
+    Rank,
+    Reduce,
+    Rename,
+    Reshape,
+    Rotary,
+    Top,
+)
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis
@@ -75,6 +89,14 @@ def _nothing(step: Step) -> Monomial:
     return local_elements(step.output) * 0
 
 
+def _rotary(step: Step) -> Monomial:
+    return local_elements(step.output) * 3
+
+
+def _compared(step: Step) -> Monomial:
+    return local_elements(step.inputs[0])
+
+
 FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Einsum: _einsum,
     Linear: _linear,
@@ -83,6 +105,10 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Equal: _each,
     Reduce: _reduce,
     Rename: _nothing,
+    Rotary: _rotary,
+    Reshape: _nothing,
+    Top: _compared,
+    Rank: _compared,
 }
 """How an operation's FLOPs are counted."""
 

@@ -79,7 +79,10 @@ REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
+SHAPES = frozenset({"Reshape", "rotary", "unrotary", "top", "rank"})
+"""Heads that take the dims that they need whole, or make, as their subscript."""
+
+HEADS = COLLECTIVES | REDUCTIONS | {RENAME} | SHAPES
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -117,6 +120,8 @@ class _Sub:
     words: tuple[Word, ...]
     braced: bool
     span: Span
+    arrow: int | None = None
+    """How many words stand before an arrow, where there is one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -331,7 +336,8 @@ class Builder:
         name, _, arguments, closing = parts
         head, subscript = _head(name)
         span = name.span.join(_span(closing))
-        return Call(head, subscript, arguments.exprs, span, result=arguments.result)
+        arrow = name.subs[-1].arrow if name.subs else None
+        return Call(head, subscript, arguments.exprs, span, result=arguments.result, arrow=arrow)
 
     def bare_call(self, parts: tuple[_Name, Expr]) -> Call:
         """Read `AllReduce_Y A[I]{U_Y}`: only a collective or a reduction stands so."""
@@ -552,7 +558,13 @@ class Builder:
             word = Word(word.text, Span(word.span.start + 1, word.span.end))
             return _Sub((word,), braced=False, span=_span(first))
         words = tuple(p for p in parts if isinstance(p, Word))
-        return _Sub(words, braced=True, span=_span(first).join(_span_of(parts[-1])))
+        at = [i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW"]
+        arrow = sum(isinstance(p, Word) for p in parts[: at[0]]) if at else None
+        if len(at) > 1:
+            tip = "one arrow stands between both lists, as in `f_{D,F->E,G}(x)`"
+            raise FormError(_span_of(parts[at[1]]), Expected("`}`", "`->`", tip))
+        span = _span(first).join(_span_of(parts[-1]))
+        return _Sub(words, braced=True, span=span, arrow=arrow)
 
     def word(self, parts: list[_Name | Token]) -> Word:
         """Read a word of a subscript."""

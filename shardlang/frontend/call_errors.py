@@ -1,4 +1,4 @@
-"""What can be wrong with named blocks, their calls, and included files (codes SH27x)."""
+"""What can be wrong with named blocks, their calls, and included files (codes SH15x and SH16x)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardlang.frontend.hints import listed, suggest
 class BlockTwice(Mistake):
     """Two blocks `mlp`."""
 
-    code: ClassVar[str] = "SH271"
+    code: ClassVar[str] = "SH151"
     title: ClassVar[str] = "two blocks of one name"
     name: str
 
@@ -30,7 +30,7 @@ class BlockTwice(Mistake):
 class ReservedBlock(Mistake):
     """`block gelu(x):`."""
 
-    code: ClassVar[str] = "SH272"
+    code: ClassVar[str] = "SH152"
     title: ClassVar[str] = "a name that calls have already"
     name: str
     head: str
@@ -48,7 +48,7 @@ class ReservedBlock(Mistake):
 class ParameterTwice(Mistake):
     """`block mlp(x, x):`."""
 
-    code: ClassVar[str] = "SH273"
+    code: ClassVar[str] = "SH153"
     title: ClassVar[str] = "two parameters of one name"
     name: str
     block: str
@@ -62,7 +62,7 @@ class ParameterTwice(Mistake):
 class ParameterUnused(Mistake):
     """`block mlp(x, W_out):` and no line of it reads `W_out`."""
 
-    code: ClassVar[str] = "SH274"
+    code: ClassVar[str] = "SH154"
     title: ClassVar[str] = "a parameter that nothing reads"
     name: str
     block: str
@@ -81,7 +81,7 @@ class ParameterUnused(Mistake):
 class ParameterDefined(Mistake):
     """`x = gelu(x)` in `block mlp(x):`."""
 
-    code: ClassVar[str] = "SH275"
+    code: ClassVar[str] = "SH155"
     title: ClassVar[str] = "a parameter is given"
     name: str
     block: str
@@ -99,7 +99,7 @@ class ParameterDefined(Mistake):
 class NoResult(Mistake):
     """`block mlp(x) -> y:` and no line of it defines `y`, or one whose other lines have no name."""
 
-    code: ClassVar[str] = "SH276"
+    code: ClassVar[str] = "SH156"
     title: ClassVar[str] = "the result of a block"
     why: str
     instead: str | None = None
@@ -117,7 +117,7 @@ class NoResult(Mistake):
 class WrongCall(Mistake):
     """`mlp(x, W_in)` of a block with three parameters."""
 
-    code: ClassVar[str] = "SH277"
+    code: ClassVar[str] = "SH157"
     title: ClassVar[str] = "other arguments than the block has parameters"
     name: str
     parameters: tuple[str, ...]
@@ -146,7 +146,7 @@ class WrongCall(Mistake):
 class WrongArgument(Mistake):
     """`mlp(2)` where the block writes its parameter with brackets, or `mlp_D(x)`, `mlp(x -> y)`."""
 
-    code: ClassVar[str] = "SH278"
+    code: ClassVar[str] = "SH158"
     title: ClassVar[str] = "not an argument"
     why: str
     instead: str | None = None
@@ -164,7 +164,7 @@ class WrongArgument(Mistake):
 class Recursion(Mistake):
     """`block f(x):` with a call of `f` in its lines, or in those of a block that it calls."""
 
-    code: ClassVar[str] = "SH279"
+    code: ClassVar[str] = "SH159"
     title: ClassVar[str] = "a block that calls itself"
     path: tuple[str, ...]
 
@@ -183,7 +183,7 @@ class Recursion(Mistake):
 class TooManyLines(Mistake):
     """Blocks that call one another until the program is too long, or too deep, to be written out."""
 
-    code: ClassVar[str] = "SH280"
+    code: ClassVar[str] = "SH160"
     title: ClassVar[str] = "too long written out"
     what: str
 
@@ -199,7 +199,7 @@ class TooManyLines(Mistake):
 class IncludeCycle(Mistake):
     """`a.shd` includes `b.shd`, which includes `a.shd`."""
 
-    code: ClassVar[str] = "SH281"
+    code: ClassVar[str] = "SH161"
     title: ClassVar[str] = "files that include one another"
     path: tuple[str, ...]
 
@@ -220,7 +220,7 @@ class IncludeCycle(Mistake):
 class CannotInclude(Mistake):
     """`include "missing.shd"`."""
 
-    code: ClassVar[str] = "SH282"
+    code: ClassVar[str] = "SH162"
     title: ClassVar[str] = "a file that can't be included"
     why: str
     folder: str = ""

@@ -2,7 +2,8 @@
 
 So everything behind this knows of plain lines alone. Within a call the parameters are the arguments,
 and what the block defines has a name of its own: `h` of `mlp` is `mlp_h`, in the second call `mlp2_h`.
-An argument that is more than a name becomes a line, `mlp_x = rmsnorm_D(x)`. What the block is for,
+An argument that is more than a name becomes a line, `mlp_x = rmsnorm_D(x)`. A subscript gives dims
+other names, `mlp_{D,F->E,G}(..)`, in the lines of the blocks that it calls as well. What the block is for,
 its last line, takes the place of the call, as an expression where that line says nothing of a layout,
 else by its name. The lines of a call have offsets of their own; `Source.passages` leads back from
 them to the block and to the call.
@@ -11,21 +12,27 @@ them to the block and to the call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import call_errors, functions
 from shardlang.frontend.blocks import inside
 from shardlang.frontend.build import HEADS
+from shardlang.frontend.names import AxisNames
 from shardlang.frontend.scopes import relays
 from shardlang.frontend.syntax import (
+    Binary,
     BlockDecl,
     Call,
     Definition,
+    DimRef,
     Expr,
     Item,
     Layers,
+    Negate,
+    Product,
+    SizeOf,
     TensorRef,
     Word,
 )
@@ -55,11 +62,16 @@ class Written:
     lost: frozenset[str] = frozenset()
 
 
-def written_out(items: Sequence[Item], source: Source, reporter: Reporter) -> Written:
-    """Write every call out; mistakes are reported, and the lines that have one are left out."""
+def written_out(
+    items: Sequence[Item], source: Source, axes: AxisNames, reporter: Reporter
+) -> Written:
+    """Write every call out; mistakes are reported, and the lines that have one are left out.
+
+    `axes` tell the dim of `B_X` from its axes.
+    """
     if not any(isinstance(item, BlockDecl) for item in items):
         return Written(tuple(items), source)
-    writer = _Writer(source, reporter, _taken(items))
+    writer = _Writer(source, reporter, axes, _taken(items))
     writer.declare(items)
     found: list[Item] = []
     head: int | None = None
@@ -147,15 +159,17 @@ def _is_bare(ref: TensorRef) -> bool:
 
 @dataclass
 class _Writer:
-    """Writes calls out: `uses` counts them by block, `open` are those that are being written."""
+    """Writes calls out: `uses` counts them by block; `dims` gives the dims of the lines other names."""
 
     source: Source
     reporter: Reporter
+    axes: AxisNames
     taken: set[str]
     blocks: dict[str, _Block] = field(default_factory=dict[str, _Block])
     broken: set[str] = field(default_factory=set[str])
     lost: set[str] = field(default_factory=set[str])
     uses: Counter[str] = field(default_factory=Counter[str])
+    dims: dict[str, str] = field(default_factory=dict[str, str])
     depth: int = 0
     lines: int = 0
 
@@ -338,6 +352,7 @@ class _Writer:
             return None
         block = self.blocks[name]
         self.depth += 1
+        before = self.dims
         try:
             if self.depth > MAX_DEPTH or self.lines + len(block.body) > MAX_LINES:
                 deep = self.depth > MAX_DEPTH
@@ -347,9 +362,11 @@ class _Writer:
                 self.broken.update(self.blocks)  # nothing more is to be gained
                 return None
             self.lines += len(block.body)
+            self.dims = before | dict(_pairs(call))
             return self._body(block, call, arguments, lines)
         finally:
             self.depth -= 1
+            self.dims = before
 
     def _fits(self, block: _Block, call: Call) -> bool:
         """Report a call that has not the form of the block's head."""
@@ -359,9 +376,8 @@ class _Writer:
         if call.result is not None:
             why = f"{block.name} is a block, so its brackets hold no arrow"
             mistake, span = call_errors.WrongArgument(why), call.result.span
-        elif call.subscript is not None and call.head.text == block.name:
-            why = f"{block.name} is a block, so its name has no subscript"
-            mistake, span = call_errors.WrongArgument(why), call.head.span
+        elif call.head.text == block.name and self._subscript(block, call) is not None:
+            mistake, span = self._subscript(block, call), call.head.span
         elif len(call.arguments) != len(block.parameters):
             texts = tuple(self._text(each.span) for each in call.arguments)
             mistake = call_errors.WrongCall(block.name, block.parameters, texts)
@@ -373,6 +389,47 @@ class _Writer:
         if mistake is not None:
             self.report(span, mistake, label)
         return mistake is None
+
+    def _subscript(self, block: _Block, call: Call) -> Mistake | None:
+        """Say what is wrong with the subscript of a call."""
+        words = [word.text for word in call.subscript or ()]
+        old, new = words[: call.arrow or 0], words[call.arrow or 0 :]
+        known = self._dims_of(block)
+        if not words:
+            return None
+        if not old:
+            why = f"the subscript of a block gives dims other names, and {new[0]} is no such pair"
+            dim = known[0] if known else "D"
+            return call_errors.WrongArgument(why, f"as in {block.name}_{{{dim}->{new[0]}}}(..)")
+        if len(old) != len(new):
+            why = f"{len(old)} and {len(new)} dims stand beside the arrow of {block.name}"
+            return call_errors.WrongArgument(why, "give each dim one other name")
+        if len(set(old)) < len(old):
+            return call_errors.WrongArgument(f"a dim of {block.name} gets two other names")
+        strange = [word for word in old if word not in known]
+        if strange:
+            why = f"{strange[0]} is not a dim of block {block.name}"
+            return call_errors.WrongArgument(why, f"its dims are {', '.join(known[:8])}")
+        return None
+
+    def _dims_of(self, block: _Block) -> tuple[str, ...]:
+        """List the dims in the lines of a block and of those that it calls."""
+        found: dict[str, None] = {}
+        waiting, seen = [block], {block.name}
+        while waiting:
+            body = waiting.pop().body
+            for ref in references(body):
+                found.update((_dim(dim, self.axes)[0], None) for dim in ref.dims or ())
+            for node in (node for item in body for node in walk(item.expr)):
+                callee = self._callee(node)
+                if callee is None and isinstance(node, Product | Call):
+                    found.update((word.text, None) for word in node.subscript or ())
+                elif isinstance(node, Call) and callee is not None:
+                    found.update((new, None) for _, new in _pairs(node))
+                    if callee in self.blocks and callee not in seen:
+                        seen.add(callee)
+                        waiting.append(self.blocks[callee])
+        return tuple(word for word in found if self.axes.read(word) is None)
 
     def _text(self, span: Span) -> str:
         """Give what stands in a place as a hint shows it."""
@@ -388,7 +445,7 @@ class _Writer:
         body = self._copied(block, call)
         made: Definition | None = None
         for place, item in enumerate(body):
-            given = _renamed(item, names, values)
+            given = self._renamed(item, names, values)
             found = self.line(given)
             if not found:
                 return None
@@ -426,6 +483,73 @@ class _Writer:
             target = TensorRef(Word(names[word], argument.span), None, None, None, argument.span)
             lines.append(Definition(target, argument, argument.span))
         return names, values
+
+    def _renamed(
+        self, item: Definition, names: Mapping[str, str], values: Mapping[str, Expr]
+    ) -> Definition:
+        """Give a line of a block the names of values and dims that it has in a call."""
+
+        def reference(ref: TensorRef) -> TensorRef:
+            dims = None if ref.dims is None else tuple([self._dim(dim) for dim in ref.dims])
+            name = ref.name
+            if name is not None and name.text in names:
+                name = Word(names[name.text], name.span)
+            elif name is not None and name.text[:1] == "d" and name.text[1:] in names:
+                name = Word(f"d{names[name.text[1:]]}", name.span)  # a gradient
+            return replace(ref, name=name, dims=dims)
+
+        def change(node: Expr) -> Expr | None:
+            match node:
+                case TensorRef(Word(text)) if text in values:
+                    return values[text]
+                case TensorRef():
+                    return reference(node)
+                case SizeOf(dim):
+                    return replace(node, dim=self._words((dim,))[0])
+                case _:
+                    return None
+
+        target = None if item.target is None else reference(item.target)
+        return replace(item, target=target, expr=rebuilt(self._subscripts(item.expr), change))
+
+    def _subscripts(self, expr: Expr) -> Expr:
+        """Give an expression with the dims in the subscripts of its products and calls renamed."""
+        if not self.dims:
+            return expr
+        match expr:
+            case Product() | Binary():
+                left, right = self._subscripts(expr.left), self._subscripts(expr.right)
+                made = replace(expr, left=left, right=right)
+                if isinstance(made, Product) and made.subscript is not None:
+                    made = replace(made, subscript=self._words(made.subscript))
+                return made
+            case Negate(operand):
+                return replace(expr, operand=self._subscripts(operand))
+            case Call(arguments=arguments, subscript=subscript):
+                parts = tuple([self._subscripts(each) for each in arguments])
+                words = subscript
+                if words is not None and self._callee(expr) is None:
+                    words = self._words(words)
+                elif words is not None and expr.arrow is not None:
+                    words = (*words[: expr.arrow], *self._words(words[expr.arrow :]))
+                return replace(expr, arguments=parts, subscript=words)
+            case _:
+                return expr
+
+    def _words(self, words: Sequence[Word]) -> tuple[Word, ...]:
+        return tuple(Word(self.dims.get(word.text, word.text), word.span) for word in words)
+
+    def _dim(self, ref: DimRef) -> DimRef:
+        """Give a dim in brackets the name that it has in a call."""
+        base, axes, braced = _dim(ref, self.axes)
+        new = self.dims.get(base)
+        if new is None:
+            return ref
+        name, literal = Word(new + axes, ref.name.span), new.isdigit()
+        if literal and axes:
+            braced = (Word(axes[1:], ref.name.span), *braced)
+            name = Word(new, ref.name.span)
+        return replace(ref, name=name, braced=braced, literal=literal)
 
     def _prefix(self, block: _Block, own: Sequence[str]) -> str:
         """Find what stands before the names of a call so that nothing else is called so."""
@@ -492,29 +616,24 @@ def _is_number(expr: Expr) -> bool:
     return not any(isinstance(node, TensorRef | Call) for node in walk(expr))
 
 
+def _pairs(call: Call) -> Iterator[tuple[str, str]]:
+    """Go through the dims that the subscript of a call gives other names, with those names."""
+    words = [word.text for word in call.subscript or ()]
+    if call.arrow is not None:
+        yield from zip(words[: call.arrow], words[call.arrow :], strict=True)
+
+
+def _dim(ref: DimRef, axes: AxisNames) -> tuple[str, str, tuple[Word, ...]]:
+    """Cut the name of a dim off the axes behind it."""
+    text = ref.name.text
+    if len(ref.braced) == 1 and axes.read(ref.braced[0].text) is None:
+        return f"{text}_{ref.braced[0].text}", "", ()
+    base, _, suffix = text.rpartition("_")
+    if base and not ref.literal and axes.read(suffix) is not None:
+        return base, f"_{suffix}", ref.braced
+    return text, "", ref.braced
+
+
 def _replaced(expr: Expr, done: Mapping[int, Expr]) -> Expr:
     """Put what calls stand for in their place."""
     return rebuilt(expr, lambda node: done.get(id(node))) if done else expr
-
-
-def _renamed(item: Definition, names: Mapping[str, str], values: Mapping[str, Expr]) -> Definition:
-    """Give a line of a block the names that it has in a call."""
-
-    def name(ref: TensorRef) -> TensorRef:
-        if ref.name is None:
-            return ref
-        text = ref.name.text
-        found = names.get(text)
-        if found is None and text.startswith("d") and text[1:] in names:
-            found = f"d{names[text[1:]]}"  # a gradient
-        return ref if found is None else replace(ref, name=Word(found, ref.name.span))
-
-    def change(node: Expr) -> Expr | None:
-        if not isinstance(node, TensorRef):
-            return None
-        if node.name is not None and node.name.text in values:
-            return values[node.name.text]
-        return name(node)
-
-    target = None if item.target is None else name(item.target)
-    return replace(item, target=target, expr=rebuilt(item.expr, change))

@@ -235,15 +235,18 @@ class RenameToAxes(Mistake):
     """`Rename_{B_X,S}(A[B_X, T])`."""
 
     code: ClassVar[str] = "SH242"
-    title: ClassVar[str] = "axes in the subscript of Rename"
+    title: ClassVar[str] = "axes in a subscript of dims"
     word: str
+    head: str = "Rename"
 
     def message(self) -> str:
         """Name the word."""
-        return f"the subscript of Rename lists dims alone, and {self.word} ends in an axis"
+        return f"the subscript of {self.head} lists dims alone, and {self.word} ends in an axis"
 
     def hint(self) -> str | None:
         """Say where the axes stand."""
+        if self.head != "Rename":
+            return "write the axes in the result's brackets"
         return "write the axes in the result's brackets: a renamed value is split as it was"
 
 

@@ -17,6 +17,7 @@ from shardlang.frontend import blocks
 from shardlang.frontend.build import HEADS, RENAME
 from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     AxisDecl,
     Binary,
@@ -337,7 +338,9 @@ class _Spelling:
     def _call(self, call: Call) -> str:
         head = call.head.text
         if call.subscript is not None:
-            head += _subscript(call.subscript, braces=head == RENAME or head not in HEADS)
+            braces = head == RENAME or head not in HEADS
+            arrow = call.arrow if head == RESHAPE or head not in HEADS else None
+            head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(self._expr(argument) for argument in call.arguments)
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
@@ -353,9 +356,11 @@ def _reads(word: str, axes: AbstractSet[str]) -> bool:
     return bool(word) and (word in axes or all(char in axes for char in word))
 
 
-def _subscript(words: Iterable[Word], *, braces: bool = False) -> str:
-    """Write `_D`, `_2048`, `_{X,J}`, `_{d_model}`."""
+def _subscript(words: Iterable[Word], *, braces: bool = False, arrow: int | None = None) -> str:
+    """Write `_D`, `_2048`, `_{X,J}`, `_{d_model}`, `_{N->K,G}`."""
     texts = [word.text for word in words]
+    if arrow is not None:
+        return f"_{{{','.join(texts[:arrow])}->{','.join(texts[arrow:])}}}"
     if len(texts) == 1 and _PLAIN_WORD.fullmatch(texts[0]) and not braces:
         return f"_{texts[0]}"
     return "_{" + ",".join(texts) + "}"

@@ -1,5 +1,7 @@
 """Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and rmsnorm.
 
+Those that need a dim whole are in `shapes`.
+
 softmax and rmsnorm are written out here as primitive statements, so that nothing after this knows
 of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
 """
@@ -13,6 +15,7 @@ from typing import Literal, TYPE_CHECKING
 from shardlang.frontend import block_errors, errors, expression_errors
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
+from shardlang.frontend.shapes import SHAPES, Shapes
 from shardlang.frontend.syntax import Call, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
@@ -52,6 +55,7 @@ HEADS = (
     *NORMALISATIONS,
     "equal",
     RENAME,
+    *SHAPES,
     *COLLECTIVES,
 )
 """Everything that may be called."""
@@ -64,6 +68,7 @@ class Functions:
         """Work for an evaluator of expressions, which evaluates the arguments."""
         self.expressions = expressions
         self.reporter = expressions.reporter
+        self.shapes = Shapes(self)
 
     def call(self, call: Call, want: Want | None, base: str | None) -> Pending | None:
         """Evaluate a call; `base` is the name of its result where it is a whole line."""
@@ -83,6 +88,8 @@ class Functions:
             return self._equal(call, want)
         if head == RENAME:
             return self._rename(call, want)
+        if head in SHAPES:
+            return self.shapes.call(call, want)
         known = (*HEADS, *self.expressions.blocks)
         mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
@@ -110,7 +117,7 @@ class Functions:
         )
         return f"{call.head.text}[{', '.join(words)}]" if tensor else None
 
-    def _arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
+    def arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
         """Evaluate the arguments; report another number of them."""
         if len(call.arguments) != wanted:
             mistake = expression_errors.WrongArguments(call.head.text, wanted, len(call.arguments))
@@ -134,19 +141,19 @@ class Functions:
         if subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 1, want)
+        uses = self.arguments(call, 1, want)
         return None if uses is None else self._pending(Map(function), uses, call.span)
 
     def _equal(self, call: Call, want: Want | None) -> Pending | None:
         if call.subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 2, want)
+        uses = self.arguments(call, 2, want)
         return None if uses is None else self._pending(Equal(), uses, call.span)
 
     def _rename(self, call: Call, want: Want | None) -> Pending | None:
         """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
@@ -190,7 +197,7 @@ class Functions:
         return Pending(op, uses, tuple(dims), span)
 
     def _reduce(self, call: Call, head: str, want: Want | None) -> Pending | None:
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
@@ -240,7 +247,7 @@ class Functions:
     def _normalise(
         self, call: Call, head: str, want: Want | None, base: str | None
     ) -> Pending | None:
-        uses = self._arguments(call, 1, want)
+        uses = self.arguments(call, 1, want)
         if uses is None:
             return None
         along = self._along(call, uses[0], want)

@@ -36,6 +36,7 @@ from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     Call,
     Definition,
@@ -94,7 +95,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     """Give the program that a tree means, with gaps in the text that it was read from."""
     found, source = included(file.items, source)
     reporter = Reporter(source)
-    written = written_out(found, source, reporter)
+    written = written_out(found, source, _axes(found, overrides, reporter), reporter)
     reporter.source = source = written.source
     _refuse_pipelines(written.items, reporter)
     items = blocks.with_sizes(written.items)
@@ -138,7 +139,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     relayouts = Relayouts(values, axes, mesh, dims)
     lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
-    mesh = sizes.tie(values.ties, mesh)
+    mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
     if not any(isinstance(item, Definition) for item in items) and not reporter.errors:
         end = len(source.text.rstrip())
@@ -165,6 +166,12 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         optimizer=optimizer,
         save=save,
     )
+
+
+def _axes(items: Sequence[Item], overrides: Overrides, reporter: Reporter) -> AxisNames:
+    """Give the axes of a text whose calls are not written out yet."""
+    line = declarations.mesh_line(items, overrides, reporter)
+    return AxisNames(implied_axes(items) if line is None else tuple(a.name.text for a in line.axes))
 
 
 def _chip(
@@ -213,9 +220,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape` and `top` name."""
     for call in calls(items):
-        if call.head.text == RENAME:
+        if call.head.text in (RENAME, RESHAPE, "top"):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 

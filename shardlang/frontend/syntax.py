@@ -128,7 +128,8 @@ class Call:
     `head` is the name with no subscript; `subscript` the comma-separated words (`{XY,J}` is two:
     `XY` and `J`), None where none was written. `bare` is the form without brackets
     (`AllReduce_Y A[I]{U_Y}`). `result` is what stands behind an arrow inside the brackets, as in
-    `Permute(A[I_XY] -> A[I_YX])`.
+    `Permute(A[I_XY] -> A[I_YX])`. `arrow` is the number of words of the subscript before an arrow in it
+    (`Reshape_{N->K,G}`: 1), None where it has none.
     """
 
     head: Word
@@ -137,6 +138,7 @@ class Call:
     span: Span
     bare: bool = False
     result: TensorRef | None = None
+    arrow: int | None = None
 
 
 Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call

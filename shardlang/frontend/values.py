@@ -16,11 +16,12 @@ from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
+from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename
+from shardlang.ir.ops import Op, Rename, result_dtype
 from shardlang.ir.program import Leaf, LeafKind, Statement, Use
-from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
+from shardlang.ir.types import Array, Dim, DType, Layout, Tensor
 from shardlang.source import Span
 
 Section = Literal["forward", "backward"]
@@ -90,6 +91,8 @@ class Values:
         self.numbers: dict[str, int] = {}
         self.renames = Renames.of(self.items, self.brackets)
         self.ties: list[Tie] = []
+        self.multiples: list[Multiple] = []
+        self.at_most: list[AtMost] = []
         self.scopes = Scopes.of(self.items)
         self.scope: Scope | None = None
 
@@ -387,7 +390,7 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        implied = promote(tensor.dtype for tensor in tensors)
+        implied = result_dtype(op, [tensor.dtype for tensor in tensors])
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)

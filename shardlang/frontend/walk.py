@@ -90,7 +90,12 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         case Negate():
             return replace(expr, operand=rebuilt(expr.operand, change))
         case Call():
-            return replace(expr, arguments=tuple(rebuilt(x, change) for x in expr.arguments))
+            arguments = tuple([rebuilt(x, change) for x in expr.arguments])
+            result = expr.result
+            if result is not None:
+                made = rebuilt(result, change)
+                result = made if isinstance(made, TensorRef) else result
+            return replace(expr, arguments=arguments, result=result)
         case TensorRef() | NumberRef() | SizeOf():
             return expr
 

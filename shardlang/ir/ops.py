@@ -6,11 +6,12 @@ computes nothing (but for finishing a reduction). Steps of a plan use both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.types import Axis, Dim, Reduction
+from shardlang.ir.types import Axis, Dim, DType, DTYPES, promote, Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,70 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """Turn pairs along `dim` by angles: `rotary_H(x, angle)`, rotary position embedding.
+
+    Operands are x with `dim` (H) and the angles with `half` (R), where |H| = 2|R|; all other dims align by
+    name. Of x, h and h+R are a pair (x1, x2), which becomes (x1 cos - x2 sin, x2 cos + x1 sin), as in the
+    models of Hugging Face. `back` turns the other way, which is the transpose. Linear in x; the angles
+    have no gradient.
+    """
+
+    dim: Dim
+    half: Dim
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Write one dim as several, or several as one: `Reshape_{N->K,G}(q)`, `Reshape_{K,G->N}(o)`.
+
+    One side has one dim, whose size is the product of the other side's: row-major, so that k, g is place
+    k|G| + g of N. Nothing is computed.
+    """
+
+    source: tuple[Dim, ...]
+    into: tuple[Dim, ...]
+
+    @property
+    def whole(self) -> Dim:
+        """The one dim of the one side."""
+        return self.source[0] if len(self.source) == 1 else self.into[0]
+
+    @property
+    def factors(self) -> tuple[Dim, ...]:
+        """The dims of the other side, the outermost first."""
+        return self.into if len(self.source) == 1 else self.source
+
+    @property
+    def splits(self) -> bool:
+        """Whether it writes one dim as several."""
+        return len(self.source) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The places of the |into| largest along `dim`, as int32, in order: `top_{E,J}(gates)`.
+
+    The result has `into` in the place of `dim`; of equal numbers the one with the lower index comes
+    first. It has no gradient: `take_E(gates, choice)` has it.
+    """
+
+    dim: Dim
+    into: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """For each place, how many earlier ones have the same value, as int32: `rank_{S,J}(choice)`.
+
+    Earlier is meant row by row, in the order of `dims`. It has no gradient.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -153,7 +218,19 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename
+Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename | Rotary | Reshape | Top | Rank
 """What computes a new value."""
 
+
 Op = Compute | Relayout
+
+
+def result_dtype(op: Op, operands: Iterable[DType]) -> DType:
+    """Give the dtype of an operation's result where the text declares none."""
+    match op:
+        case Top() | Rank():
+            return DTYPES["int32"]
+        case Rotary():
+            return next(iter(operands))
+        case _:
+            return promote(operands)

@@ -24,15 +24,20 @@ from shardlang.ir.ops import (
     Mask,
     Op,
     Permute,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
+    result_dtype,
+    Rotary,
     Slice,
+    Top,
 )
 from shardlang.ir.plan import Plan, Proof, Step
 from shardlang.ir.program import Block, Leaf, Program
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
-from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, promote, subscript
+from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, subscript
 
 
 def number(value: Fraction) -> str:
@@ -125,6 +130,15 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
         case Rename(dims):
             return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
+        case Rotary(dim, _, back):
+            return f"{'un' if back else ''}rotary{_braced((dim.name,))}({', '.join(operands)})"
+        case Reshape(source, into):
+            before, after = (",".join(dim.name for dim in dims) for dims in (source, into))
+            return f"Reshape_{{{before}->{after}}}({operands[0]})"
+        case Top(dim, into):
+            return f"top{_braced((dim.name, into.name))}({operands[0]})"
+        case Rank(dims):
+            return f"rank{_braced(d.name for d in dims)}({operands[0]})"
         case AllGather(axes):
             return f"AllGather{subscript(axes)}({operands[0]})"
         case ReduceScatter(axes, dim):
@@ -141,9 +155,9 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"Mask{subscript(axes)}({operands[0]})"
 
 
-def definition(array: Array, operands: Iterable[Array]) -> str:
+def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
     """Print what stands left of `=`, with its dtype where the operands don't imply it."""
-    implied = promote(operand.tensor.dtype for operand in operands)
+    implied = result_dtype(op, (operand.tensor.dtype for operand in operands))
     if implied == array.tensor.dtype:
         return str(array)
     name = array.tensor.name
@@ -153,7 +167,7 @@ def definition(array: Array, operands: Iterable[Array]) -> str:
 def statement(step: Step) -> str:
     """Print a step as a line of an explicit program, without its comment."""
     right = expression(step.op, [str(array) for array in step.inputs])
-    return f"{definition(step.output, step.inputs)} = {right}"
+    return f"{definition(step.op, step.output, step.inputs)} = {right}"
 
 
 def axis_declaration(info: AxisInfo) -> str:

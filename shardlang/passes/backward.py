@@ -31,6 +31,7 @@ class BackwardResult:
     cotangents: tuple[Array, ...]
     gradients: tuple[Gradient, ...]
     alternatives: tuple[Alternative, ...]
+    warnings: tuple[str, ...]
 
 
 def backward(
@@ -99,6 +100,7 @@ def backward(
             Gradient(x.array, gradients[x.array]) for x in program.leaves if x.array in gradients
         ),
         tuple(state.alternatives),
+        tuple(state.warnings),
     )
 
 

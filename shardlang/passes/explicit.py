@@ -156,7 +156,7 @@ class _Checker:
             wanted = arrays[0].with_layout(statement.target or arrays[0].layout)
             steps = self.missing(arrays[0], wanted)
             return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
-        return local(statement.op, arrays, statement.result, statement.target)
+        return local(statement.op, arrays, statement.result, statement.target, self.sizes)
 
     def strangers(self, statements: Iterable[Statement]) -> None:
         """Report leaves that the backward pass is the first to read."""

@@ -20,8 +20,12 @@ from shardlang.ir.ops import (
     Equal,
     Linear,
     Map,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
+    Rotary,
+    Top,
 )
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -137,12 +141,50 @@ def _compute(
             return jnp.where(left == right, 1.0, 0.0)
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
+        case Rotary():
+            return _rotary(op, operands, result, sizes)
+        case Reshape(source, into):
+            value, dims = operands[0]
+            rest = tuple(dim for dim in dims if dim not in source)
+            value = jnp.transpose(value, [dims.index(dim) for dim in (*rest, *source)])
+            value = value.reshape([sizes[dim] for dim in (*rest, *into)])
+            return _spread(value, (*rest, *into), result.dims, sizes)
+        case Top(dim, into):
+            value, dims = operands[0]
+            place = dims.index(dim)
+            order = jnp.argsort(-value, axis=place, stable=True)
+            largest = jax.lax.slice_in_dim(order, 0, sizes[into], axis=place)
+            named = tuple(into if own == dim else own for own in dims)
+            return _spread(largest, named, result.dims, sizes)
+        case Rank(over):
+            value, dims = operands[0]
+            rest = tuple(dim for dim in dims if dim not in over)
+            value = jnp.transpose(value, [dims.index(dim) for dim in (*rest, *over)])
+            shape = value.shape
+            flat = value.reshape([*shape[: len(rest)], -1])
+            same = flat[..., :, None] == flat[..., None, :]
+            earlier = jnp.sum(jnp.tril(same, -1), axis=-1).reshape(shape)
+            return _spread(earlier, (*rest, *over), result.dims, sizes)
         case Reduce(kind, over):
             value, dims = operands[0]
             axes = tuple(dims.index(dim) for dim in over)
             rest = tuple(dim for dim in dims if dim not in over)
             reduce = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max, "min": jnp.min}[kind]
             return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
+
+
+def _rotary(
+    op: Rotary, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
+) -> Value:
+    """Multiply pairs, as complex numbers, by the unit numbers of the angles."""
+    (value, dims), (angle, others) = operands
+    out = tuple(op.half if dim == op.dim else dim for dim in result.dims)
+    halves = jnp.split(value, 2, axis=dims.index(op.dim))
+    own = tuple(op.half if dim == op.dim else dim for dim in dims)
+    real, imaginary = (_spread(half, own, out, sizes) for half in halves)
+    by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(jnp.float64))
+    turned = (real + 1j * imaginary) * jnp.exp((-1j if op.back else 1j) * by)
+    return jnp.concatenate([turned.real, turned.imag], axis=result.dims.index(op.dim))
 
 
 def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:

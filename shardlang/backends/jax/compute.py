@@ -20,8 +20,12 @@ from shardlang.ir.ops import (
     Equal,
     Linear,
     Map,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
+    Rotary,
+    Top,
 )
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
 
@@ -133,6 +137,14 @@ def compute(
             writer.reduce(op, operands[0])
         case Rename(dims):
             writer.rename(operands[0], dims)
+        case Rotary():
+            writer.rotary(op, operands)
+        case Reshape():
+            writer.reshape(op, operands[0])
+        case Top():
+            writer.top(op, operands[0])
+        case Rank(dims):
+            writer.rank(dims, operands[0])
     return writer.lines
 
 
@@ -172,9 +184,7 @@ class _Writer:
             if dim in present:
                 shape.append(f"{self._target}.shape[{present.index(dim)}]")
                 continue
-            axes = self._output.axes(dim)
-            parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
-            shape.append(f"{self._scope.size(dim)}{parts}")
+            shape.append(self._local(dim))
         self._assign(call("jnp.broadcast_to", value, parens(*shape)))
 
     def einsum(self, operands: list[Operand]) -> None:
@@ -301,6 +311,57 @@ class _Writer:
         """Read an operand's dims under other names, place by place."""
         self._assign(operand.code)
         self._finish(dims, operand.dtype)
+
+    def rotary(self, op: Rotary, operands: list[Operand]) -> None:
+        """Turn pairs by angles, in 32 bits."""
+        turned, angle = operands
+        same = wide({turned.dtype, self._dtype, "float32"})
+        own = tuple(op.dim if dim == op.half else dim for dim in angle.dims)
+        present = tuple(d for d in self._dims if d in turned.dims or d in own)
+        x = cast(_aligned(turned.code, turned.dims, present), turned.dtype, same)
+        by = cast(_aligned(angle.code, own, present), angle.dtype, same)
+        sign = "-" if op.back else ""
+        self._assign(call("_rotary", x, sign + by, f"axis={present.index(op.dim)}"))
+        self._finish(present, same)
+
+    def reshape(self, op: Reshape, operand: Operand) -> None:
+        """Write one dim as several, or several as one; the sizes are those of a shard."""
+        first = next(dim for dim in operand.dims if dim in op.source)
+        beside = [dim for dim in operand.dims if dim not in op.source or dim == first]
+        at = beside.index(first)
+        before, after = tuple(beside[:at]), tuple(beside[at + 1 :])
+        code = _aligned(operand.code, operand.dims, (*before, *op.source, *after))
+        shape = {dim: f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in beside}
+        inner = ("-1", *(self._local(dim) for dim in op.into[1:]))
+        sizes = (*(shape[dim] for dim in before), *inner, *(shape[dim] for dim in after))
+        self._assign(call(f"{code}.reshape", *sizes))
+        self._finish((*before, *op.into, *after), operand.dtype)
+
+    def _local(self, dim: Dim) -> str:
+        """Write the size of a device's part of a dim of the result."""
+        axes = self._output.axes(dim)
+        parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
+        return f"{self._scope.size(dim)}{parts}"
+
+    def top(self, op: Top, operand: Operand) -> None:
+        """Find the places of the largest along a dim, the lower index first."""
+        rest = tuple(dim for dim in operand.dims if dim != op.dim)
+        code = _aligned(operand.code, operand.dims, (*rest, op.dim))
+        self._assign(call("lax.top_k", code, self._scope.size(op.into), tail="[1]"))
+        self._finish((*rest, op.into), "int32")
+
+    def rank(self, dims: tuple[Dim, ...], operand: Operand) -> None:
+        """Count the earlier places with the same value: the dims are laid out behind each other."""
+        rest = tuple(dim for dim in operand.dims if dim not in dims)
+        code = _aligned(operand.code, operand.dims, (*rest, *dims))
+        named = (*rest, *dims)
+        shape = [f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in named]
+        if len(dims) > 1:
+            code = flat(call(f"{code}.reshape", *shape[: len(rest)], "-1"))
+        self._assign(call("_rank", code))
+        if len(dims) > 1:
+            self._assign(call(f"{self._target}.reshape", *shape))
+        self._finish(named, "int32")
 
     def reduce(self, op: Reduce, operand: Operand) -> None:
         """Reduce along dims; a mean divides by the global size, so that partial means add up."""

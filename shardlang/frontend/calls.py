@@ -90,7 +90,7 @@ def written_out(
                 found[head] = replace(layers, length=layers.length + len(lines))
         else:
             found.append(item)
-    return Written(tuple(found), writer.source, tuple(writer.blocks), frozenset(writer.lost))
+    return Written(tuple(found), writer.whole(), tuple(writer.blocks), frozenset(writer.lost))
 
 
 def _taken(items: Iterable[Item]) -> set[str]:
@@ -101,14 +101,15 @@ def _taken(items: Iterable[Item]) -> set[str]:
 class _Block:
     """A named block: `own` are the names that its lines define, `result` the place of its last line.
 
-    `mentions` counts how often each name stands in it; `bare` are the parameters that always stand
-    there without brackets.
+    `mentions` counts how often each name stands in it, `first` is where it does first; `bare` are the
+    parameters that always stand there without brackets.
     """
 
     head: BlockDecl
     body: tuple[Definition, ...]
     own: tuple[str, ...]
     mentions: Mapping[str, int]
+    first: Mapping[str, TensorRef]
     bare: frozenset[str]
 
     @staticmethod
@@ -125,7 +126,8 @@ class _Block:
             for ref in refs
             if ref.name is not None and (not _is_bare(ref) or id(ref) in targets)
         }
-        return _Block(head, tuple(body), tuple(own), mentions, frozenset(given - marked))
+        first = {ref.name.text: ref for ref in reversed(refs) if ref.name is not None}
+        return _Block(head, tuple(body), tuple(own), mentions, first, frozenset(given - marked))
 
     @property
     def name(self) -> str:
@@ -151,6 +153,17 @@ class _Block:
         target = self.body[-1].target
         name = None if target is None or target.name is None else target.name.text
         return name == self.result and (name is None or self.mentions[name] == 1)
+
+
+def _brackets(ref: TensorRef) -> tuple[object, ...]:
+    """Give what stands behind the name of a mention, without places."""
+    dims = [
+        (dim.name.text, *(f"_{w.text}" for w in dim.braced), *(f"/{w.text}" for w in dim.slashed))
+        for dim in ref.dims or ()
+    ]
+    marker = ref.marker
+    mark = None if marker is None else (marker.kind.text, *(word.text for word in marker.words))
+    return (ref.dims is None, dims, mark, None if ref.dtype is None else ref.dtype.text)
 
 
 def _is_bare(ref: TensorRef) -> bool:
@@ -179,10 +192,13 @@ class _Writer:
         last = self.passages[-1] if self.passages else None
         self.end = len(self.source.text) + 1 if last is None else last.start + last.length + 1
 
+    def whole(self) -> Source:
+        """Give the source with the lines of calls that are written so far."""
+        return replace(self.source, passages=tuple(self.passages))
+
     def report(self, span: Span, mistake: Mistake, labels: Iterable[Label] = ()) -> None:
         """Report a mistake, with the calls that lead to it."""
-        self.source = replace(self.source, passages=tuple(self.passages))
-        self.reporter.source = self.source
+        self.reporter.source = self.whole()
         self.reporter.report(span, mistake, labels)
 
     # --- blocks
@@ -309,7 +325,7 @@ class _Writer:
                 done[id(call)] = result.expr
                 if call is item.expr:
                     return [*lines, Definition(item.target, result.expr, result.span)]
-            elif plain and call is item.expr and _says_nothing(item.target):
+            elif plain and call is item.expr and _may_take(item.target, result.target):
                 return [
                     *lines,
                     Definition(_named(result.target, item.target), result.expr, result.span),
@@ -433,7 +449,7 @@ class _Writer:
 
     def _text(self, span: Span) -> str:
         """Give what stands in a place as a hint shows it."""
-        place = replace(self.source, passages=tuple(self.passages)).place(span)
+        place = self.whole().place(span)
         text = " ".join(place.source.text[place.span.start : place.span.end].split())
         return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
@@ -469,9 +485,15 @@ class _Writer:
         names: dict[str, str] = {}
         apart: dict[str, Expr] = {}
         for word, argument in zip(block.parameters, arguments, strict=True):
-            if isinstance(argument, TensorRef) and argument.name is not None and _is_bare(argument):
-                names[word] = argument.name.text
-            elif word in block.bare and (isinstance(argument, TensorRef) or _is_number(argument)):
+            if isinstance(argument, TensorRef) and argument.name is not None:
+                if not _is_bare(argument):
+                    values[word] = argument
+                if _is_bare(argument) or self._agree(block.first[word], argument):
+                    names[word] = argument.name.text
+                elif word not in block.bare:
+                    del values[word]
+                    apart[word] = argument
+            elif word in block.bare and _is_number(argument):
                 values[word] = argument
             else:
                 apart[word] = argument
@@ -500,7 +522,7 @@ class _Writer:
 
         def change(node: Expr) -> Expr | None:
             match node:
-                case TensorRef(Word(text)) if text in values:
+                case TensorRef(Word(text)) if text in values and _is_bare(node):
                     return values[text]
                 case TensorRef():
                     return reference(node)
@@ -551,6 +573,13 @@ class _Writer:
             name = Word(new, ref.name.span)
         return replace(ref, name=name, braced=braced, literal=literal)
 
+    def _agree(self, first: TensorRef, argument: TensorRef) -> bool:
+        """Say whether a block's first mention of a parameter says of it what an argument does."""
+        if _is_bare(first):
+            return True
+        dims = None if first.dims is None else tuple([self._dim(dim) for dim in first.dims])
+        return _brackets(replace(first, dims=dims)) == _brackets(argument)
+
     def _prefix(self, block: _Block, own: Sequence[str]) -> str:
         """Find what stands before the names of a call so that nothing else is called so."""
         while True:
@@ -593,6 +622,12 @@ def _few(block: _Block) -> str:
 def _says_nothing(target: TensorRef | None) -> bool:
     """Say whether a result is a name alone, or not even that."""
     return target is None or (target.name is not None and _is_bare(target))
+
+
+def _may_take(target: TensorRef | None, result: TensorRef | None) -> bool:
+    """Say whether a line may define its result as the last line of a block does."""
+    assert result is not None
+    return target is None or _says_nothing(target) or _brackets(target) == _brackets(result)
 
 
 def _with_name(item: Definition, name: str) -> Definition:

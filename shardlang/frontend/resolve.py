@@ -338,7 +338,7 @@ class _Lines:
         brackets = None if goal is None else goal.brackets
         written = self.values.original(use.tensor)
         same = goal is not None and goal.name in (use.tensor.name, written)
-        if goal is None or (same and brackets is None):
+        if goal is None or (same and (brackets is None or goal.ref.dims is None)):
             self.reporter.report(span, expression_errors.NoEffect())
             return None
         copy = Linear((Coefficient(),))

@@ -38,6 +38,7 @@ from shardlang.frontend.syntax import (
     AxisDecl,
     AxisNote,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comparison,
@@ -48,6 +49,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -579,8 +581,11 @@ class Builder:
             word = Word(word.text, Span(word.span.start + 1, word.span.end))
             return _Sub((word,), braced=False, span=_span(first))
         words = tuple(p for p in parts if isinstance(p, Word))
-        at = (i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW")
-        arrow = next((sum(isinstance(p, Word) for p in parts[:i]) for i in at), None)
+        at = [i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW"]
+        arrow = sum(isinstance(p, Word) for p in parts[: at[0]]) if at else None
+        if len(at) > 1:
+            tip = "one arrow stands between both lists, as in `f_{D,F->E,G}(x)`"
+            raise FormError(_span_of(parts[at[1]]), Expected("`}`", "`->`", tip))
         span = _span(first).join(_span_of(parts[-1]))
         return _Sub(words, braced=True, span=span, arrow=arrow)
 
@@ -607,6 +612,20 @@ class Builder:
         """Read `x2 -> x`."""
         made, _, read = parts
         return CarryDecl(made.joined(), read.joined(), made.span.join(read.span))
+
+    def block(self, parts: list[Token | _Name]) -> BlockDecl:
+        """Read `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`."""
+        name, *words = (part.joined() for part in parts if isinstance(part, _Name))
+        returns = any(isinstance(part, Token) and part.type == "ARROW" for part in parts)
+        result = words.pop() if returns else None
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return BlockDecl(name, tuple(words), result, span)
+
+    def include(self, parts: list[Token]) -> IncludeDecl:
+        """Read `include "attention.shd"`."""
+        keyword, path = parts
+        word = Word(str(path)[1:-1], _span(path))
+        return IncludeDecl(word, _span(keyword).join(word.span))
 
     def mesh(self, parts: list[Token | AxisDecl]) -> MeshDecl:
         """Read `mesh X=16, Y=4`."""

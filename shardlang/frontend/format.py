@@ -22,6 +22,7 @@ from shardlang.frontend.syntax import (
     AccumulateDecl,
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comment,
@@ -33,6 +34,7 @@ from shardlang.frontend.syntax import (
     Expr,
     File,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -232,6 +234,12 @@ class _Spelling:
             case Layers(dim, size, carries):
                 head = dim.text if size is None else f"{dim.text}={size.written}"
                 return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
+            case BlockDecl(name, parameters, result):
+                inside = ", ".join(word.text for word in parameters)
+                behind = "" if result is None else f" -> {result.text}"
+                return f"block {name.text}({inside}){behind}:"
+            case IncludeDecl(path):
+                return f'include "{path.text}"'
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
@@ -340,7 +348,7 @@ class _Spelling:
         head = call.head.text
         if call.subscript is not None:
             braces = head == RENAME or head not in HEADS
-            arrow = call.arrow if head == RESHAPE else None
+            arrow = call.arrow if head == RESHAPE or head not in HEADS else None
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(self._expr(argument) for argument in call.arguments)
         if call.result is not None:

@@ -122,7 +122,8 @@ class Functions:
             return self.shapes.call(call, want)
         if head == UPDATE:
             return self._update(call, want)
-        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        known = (*HEADS, *self.expressions.blocks)
+        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
 

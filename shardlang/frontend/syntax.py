@@ -317,6 +317,29 @@ class Layers:
     length: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BlockDecl:
+    """The head of a named block: `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`.
+
+    `result` is the value that a call stands for, None for that of the last line. The next `length` items
+    of the text are the block's body.
+    """
+
+    name: Word
+    parameters: tuple[Word, ...]
+    result: Word | None
+    span: Span
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncludeDecl:
+    """`include "attention.shd"`."""
+
+    path: Word
+    span: Span
+
+
 Item = (
     Definition
     | MeshDecl
@@ -329,6 +352,8 @@ Item = (
     | SaveDecl
     | Section
     | Layers
+    | BlockDecl
+    | IncludeDecl
 )
 
 

@@ -7,7 +7,7 @@ section) a gradient. Reports mentions that contradict each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.diagnostics import Label, Reporter
@@ -158,6 +158,15 @@ class Values:
             self.reporter.report(span, errors.ReservedGradient(name, self.explicit))
         return True
 
+    def passed(self, word: Word) -> bool:
+        """Report a value that a block has handed on, where a line behind the block reads it."""
+        if self.section != "forward" or word.text not in self.scopes.ended:
+            return False
+        carry, block = self.scopes.ended[word.text]
+        mistake = block_errors.HandedOn(word.text, carry.exit.text, block)
+        self.reporter.report(word.span, mistake, [Label(carry.span, "handed on here")])
+        return True
+
     # --- mentions
 
     def mention(self, ref: TensorRef) -> Use | None:
@@ -165,7 +174,7 @@ class Values:
         if ref.name is None:
             return self._anonymous(ref)
         name = ref.name.text
-        if self.reserved(name, ref.name.span) or name in self.poisoned:
+        if self.reserved(name, ref.name.span) or name in self.poisoned or self.passed(ref.name):
             return None
         brackets = self.brackets[id(ref)]
         if brackets is not None and brackets.wrong:
@@ -425,6 +434,9 @@ class Values:
             tensor = self.entries[word.text].tensor
         else:
             tensor = self._shape(word.text, brackets, dims, dtype_made)
+            if word.text in self.scopes.hidden:  # a block before this line has its own
+                tensor = replace(tensor, name=self.fresh(word.text))
+                self.renames.written[tensor.name] = word.text
         layout = None
         if brackets is not None:
             first = self.entries.get(self.gradient_of(word.text) or word.text)
@@ -432,6 +444,7 @@ class Values:
             layout = self._layout(goal.ref, brackets, tensor, span)
         entry = Entry(tensor, layout, goal.ref.span, "value", layout, self.section, made)
         self.entries.setdefault(word.text, entry)
+        self.entries.setdefault(tensor.name, entry)
         return tensor if brackets is None or layout is not None else None
 
     def _next(self, word: Word, goal: Goal, dims: Sequence[Dim]) -> Tensor | None:
@@ -477,7 +490,7 @@ class Values:
             label = Label(self.declared[name][1].span, "declared here")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
             return True
-        if entry is None and name in self.scopes.hidden:
+        if entry is None and self.explicit and name in self.scopes.hidden:
             label = Label(self.scopes.hidden[name][0], "defined here first")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
             return True

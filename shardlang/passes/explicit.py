@@ -242,7 +242,7 @@ class _Checker:
         """Report an output that ends in a layout whose cotangent the backward pass does not take."""
         wanted = output.with_layout(taken.layout)
         self.reporter.report(
-            self.spans[output],
+            self.spans.get(output, span),
             WrongCotangent(str(output), str(taken), str(given), self.missing(output, wanted)),
             [Label(span, f"takes {taken}")],
         )

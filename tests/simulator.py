@@ -235,14 +235,15 @@ class Simulator:
     def compute(self, step: Step, own: list[np.ndarray], device: Coordinates) -> np.ndarray:
         """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
-        shape = self.local_shape(step.output)
-        held = step.output if isinstance(step.op, ops.Put) else step.inputs[0]
+        held = step.output if isinstance(step.op, ops.Put | ops.Reshape) else step.inputs[0]
         rows = {
             dim: range(self.sizes[dim.name])[self.region(held, device, self.whole(held))[place]]
             for place, dim in enumerate(held.tensor.dims)
         }
-        found = compute(step.op, own, dims, step.output.tensor.dims, self.sizes, shape, rows)
-        return np.broadcast_to(found, shape).copy()
+        return np.broadcast_to(
+            compute(step.op, own, dims, step.output.tensor.dims, self.sizes, rows),
+            self.local_shape(step.output),
+        ).copy()
 
     def whole(self, array: Array) -> tuple[int, ...]:
         """Give the shape of the whole array."""
@@ -255,16 +256,18 @@ def compute(
     dims: list[tuple[Dim, ...]],
     out: tuple[Dim, ...],
     sizes: Mapping[str, int],
-    shape: tuple[int, ...],
     rows: Mapping[Dim, range] | None = None,
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global, `shape` is that of the part computed.
+    """Compute an operation by dim name; `sizes` are global.
 
-    `rows` are those that are held along the dims that ids are of: all, where it has none.
+    `rows` are those that are held along the dims that ids are of, or that are written as others: all,
+    where it has none.
     """
     starts = rows or {}
     if rows is None and isinstance(op, ops.Take | ops.Put):
         starts = {d: range(sizes[d.name]) for d in op.dims}
+    if rows is None and isinstance(op, ops.Reshape):
+        starts = {d: range(sizes[d.name]) for d in out}
 
     def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
         order = [d for d in out if d in own]
@@ -324,7 +327,7 @@ def compute(
             rest = [d for d in dims[0] if d not in source]
             moved = np.transpose(values[0], [dims[0].index(d) for d in (*rest, *source)])
             named = (*rest, *into)
-            return lined_up(moved.reshape([shape[out.index(d)] for d in named]), named)
+            return lined_up(moved.reshape([len(starts[d]) for d in named]), named)
         case ops.Top(dim, into):
             place = dims[0].index(dim)
             order = np.argsort(-values[0], axis=place, kind="stable")
@@ -425,7 +428,7 @@ def reference(
             continue
         out = tuple(sizes[d.name] for d in statement.result.dims)
         own = [use.tensor.dims for use in statement.operands]
-        found = compute(statement.op, operands, own, statement.result.dims, sizes, out)
+        found = compute(statement.op, operands, own, statement.result.dims, sizes)
         values[statement.result.name] = np.broadcast_to(found, out)
     return values
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from layouts import all_layouts, samples
-from simulator import check_numbers, reference, small_sizes
+from simulator import check_numbers
 
-import shardlang as sl
-from shardlang.diagnostics import Diagnostic, ShardlangError
 from shardlang.frontend.resolve import load_text
-from shardlang.ir.ops import Collective
 from shardlang.ir.plan import Plan
 from shardlang.ir.printer import print_plan, statement
 from shardlang.ir.types import Array, Dim, DTYPES, Layout, Tensor

@@ -1,9 +1,9 @@
 """Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
+Those that need a dim whole are in `shapes`.
+
 Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
-statements, so that nothing after this knows of them. Calls that need a dim whole are in `shapes`,
-those that look things up in `selection`. The tables of names are `FUNCTIONS` of the ir, and
-`REDUCTIONS` below.
+statements, so that nothing after this knows of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
 """
 
 from __future__ import annotations

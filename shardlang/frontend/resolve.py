@@ -209,9 +209,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename`, `put`, `Reshape` and `top` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape`, `top` and `put_E(..)` name."""
     for call in calls(items):
-        if call.head.text in (RENAME, PUT, RESHAPE, "top"):
+        if call.head.text in (RENAME, RESHAPE, "top", PUT):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 

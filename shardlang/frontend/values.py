@@ -19,7 +19,7 @@ from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename, result_dtype
+from shardlang.ir.ops import implied, Op, Rename
 from shardlang.ir.program import Leaf, LeafKind, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.source import Span
@@ -406,7 +406,7 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        dtype_made = result_dtype(op, [tensor.dtype for tensor in tensors])
+        dtype_made = implied(op, [tensor.dtype for tensor in tensors])
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)

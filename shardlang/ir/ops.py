@@ -6,7 +6,7 @@ computes nothing (but for finishing a reduction). Steps of a plan use both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -285,14 +285,13 @@ Op = Compute | Relayout
 """What a step does."""
 
 
-def result_dtype(op: Op, operands: Iterable[DType]) -> DType:
-    """Give the dtype of an operation's result where the text declares none."""
-    dtypes = tuple(operands)
+def implied(op: Op, dtypes: Sequence[DType]) -> DType:
+    """Give the dtype of a result that declares none: of what is selected, taken or put, else of all."""
     match op:
-        case Top() | Rank():
-            return DTYPES["int32"]
         case Select():
             return dtypes[1]
+        case Top() | Rank():
+            return DTYPES["int32"]
         case Take() | Put() | Rotary():
             return dtypes[0]
         case _:

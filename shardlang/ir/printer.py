@@ -19,6 +19,7 @@ from shardlang.ir.ops import (
     Compare,
     Divide,
     Einsum,
+    implied,
     Linear,
     Map,
     Mask,
@@ -30,7 +31,6 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Rename,
     Reshape,
-    result_dtype,
     Rotary,
     Select,
     Slice,
@@ -179,8 +179,7 @@ def expression(op: Op, operands: list[str]) -> str:
 
 def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
     """Print what stands left of `=`, with its dtype where the operands don't imply it."""
-    implied = result_dtype(op, (operand.tensor.dtype for operand in operands))
-    if implied == array.tensor.dtype:
+    if implied(op, [operand.tensor.dtype for operand in operands]) == array.tensor.dtype:
         return str(array)
     name = array.tensor.name
     return f"{name}: {array.tensor.dtype}{str(array)[len(name) :]}"

@@ -51,9 +51,7 @@ def linear_in(op: Compute, operands: int) -> list[tuple[int, ...]]:
             return [(index,) for index in range(operands)]
         case Linear(_, constant) if not constant:
             return [tuple(range(operands))]
-        case Divide() | Rotary() | Reshape() | Take() | Put():
-            return [(0,)]
-        case Reduce("sum" | "mean", _):
+        case Divide() | Rotary() | Reshape() | Reduce("sum" | "mean", _) | Take() | Put():
             return [(0,)]
         case Select(fill) if fill == 0:
             return [(1,)]

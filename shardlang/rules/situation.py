@@ -426,9 +426,9 @@ class _Situation:
                 | Rename()
                 | Rotary()
                 | Reshape()
-                | Reduce(kind="sum" | "mean")
                 | Take()
                 | Put()
+                | Reduce(kind="sum" | "mean")
             ):
                 self.masked.add((0, axis))
             case Select(fill) if fill == 0:

@@ -179,27 +179,16 @@ def _compute(
         case Rotary():
             return _rotary(op, operands, result, sizes)
         case Reshape(source, into):
-            value, dims = operands[0]
-            rest = tuple(dim for dim in dims if dim not in source)
-            value = jnp.transpose(value, [dims.index(dim) for dim in (*rest, *source)])
-            value = value.reshape([sizes[dim] for dim in (*rest, *into)])
-            return _spread(value, (*rest, *into), result.dims, sizes)
+            value, dims = _behind(operands[0], source)
+            named = (*dims[: -len(source)], *into)
+            return _spread(value.reshape([sizes[d] for d in named]), named, result.dims, sizes)
         case Top(dim, into):
-            value, dims = operands[0]
-            place = dims.index(dim)
-            order = jnp.argsort(-value, axis=place, stable=True)
-            largest = jax.lax.slice_in_dim(order, 0, sizes[into], axis=place)
-            named = tuple(into if own == dim else own for own in dims)
-            return _spread(largest, named, result.dims, sizes)
+            value, dims = _behind(operands[0], (dim,))
+            order = jnp.argsort(-value, axis=-1, stable=True)[..., : sizes[into]]
+            return _spread(order, (*dims[:-1], into), result.dims, sizes)
         case Rank(over):
-            value, dims = operands[0]
-            rest = tuple(dim for dim in dims if dim not in over)
-            value = jnp.transpose(value, [dims.index(dim) for dim in (*rest, *over)])
-            shape = value.shape
-            flat = value.reshape([*shape[: len(rest)], -1])
-            same = flat[..., :, None] == flat[..., None, :]
-            earlier = jnp.sum(jnp.tril(same, -1), axis=-1).reshape(shape)
-            return _spread(earlier, (*rest, *over), result.dims, sizes)
+            value, dims = _behind(operands[0], over)
+            return _spread(_rank(value, len(over)), dims, result.dims, sizes)
         case Reduce(kind, over):
             value, dims = operands[0]
             axes = tuple(dims.index(dim) for dim in over)
@@ -208,18 +197,18 @@ def _compute(
             return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
 
 
-def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
-    """Give 1 where an id is a place along a dim; the runs of this reference are small."""
-    value, dims = ids
-    hot = value[..., None] == jnp.arange(sizes[dim])
-    return hot.astype(jnp.float64), (*dims, dim)
+def _behind(operand: Operand, dims: tuple[Dim, ...]) -> Operand:
+    """Bring dims, in their order, behind the others."""
+    value, own = operand
+    named = (*(dim for dim in own if dim not in dims), *dims)
+    return jnp.transpose(value, [own.index(dim) for dim in named]), named
 
 
-def _lowest(tensor: Tensor) -> float:
-    """Give the lowest finite number of a tensor's own dtype."""
-    if tensor.dtype.kind == "float":
-        return float(jnp.finfo(jax_dtype(tensor.dtype)).min)
-    return float(jnp.iinfo(jax_dtype(tensor.dtype)).min)
+def _rank(value: Value, many: int) -> Value:
+    """Count the earlier equal numbers along the last dims, by comparing each pair."""
+    flat = value.reshape([*value.shape[: value.ndim - many], -1])
+    same = flat[..., :, None] == flat[..., None, :]
+    return jnp.sum(jnp.tril(same, -1), axis=-1).reshape(value.shape)
 
 
 def _rotary(
@@ -234,6 +223,20 @@ def _rotary(
     by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(jnp.float64))
     turned = (real + 1j * imaginary) * jnp.exp((-1j if op.back else 1j) * by)
     return jnp.concatenate([turned.real, turned.imag], axis=result.dims.index(op.dim))
+
+
+def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
+    """Give 1 where an id is a place along a dim; the runs of this reference are small."""
+    value, dims = ids
+    hot = value[..., None] == jnp.arange(sizes[dim])
+    return hot.astype(jnp.float64), (*dims, dim)
+
+
+def _lowest(tensor: Tensor) -> float:
+    """Give the lowest finite number of a tensor's own dtype."""
+    if tensor.dtype.kind == "float":
+        return float(jnp.finfo(jax_dtype(tensor.dtype)).min)
+    return float(jnp.iinfo(jax_dtype(tensor.dtype)).min)
 
 
 def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:

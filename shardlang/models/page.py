@@ -265,12 +265,12 @@ class _Writer:
         scale = _number(math.sqrt(self._config.head))
         answer = self._t("", "B S K H")
         return [
-            "# Attention: each position asks those up to itself.",
+            "# Attention: each position asks those up to itself. Scores are divided by the root of H.",
             f"a = {self._norm('g_attend')}",
             f"{self._t('q', 'B T K G H')} = rotary_H(a ·_D W_q{q}, angle)",
             f"{self._t('k', 'B T K H')} = rotary_H(a ·_D W_k{k}, angle)",
             f"{self._t('v', 'B T K H')} = a ·_D W_v{v}",
-            f"{self._t('s', 'B K G T S')} = q ·_H k{answer} / {scale}  # the root of H",
+            f"{self._t('s', 'B K G T S')} = q ·_H k{answer} / {scale}",
             "p = softmax_S(where(index_S <= index_T, s, -inf))",
             f"{self._t('o', 'B T K G H')} = p ·_S v{answer}",
             f"x = x + o ·_{{K,G,H}} W_o{' + b_o' if bias else ''}",
@@ -286,7 +286,8 @@ class _Writer:
             f"m = {self._norm('g_mlp')}",
             f"{self._t('gate', 'B T F')} = m ·_D W_gate{gate}",
             f"{self._t('up', 'B T F')} = m ·_D W_up{up}",
-            f"x = x + (silu(gate) ⊙ up) ·_F W_down{down}",
+            "h = silu(gate) ⊙ up",
+            f"x = x + h ·_F W_down{down}",
         ]
 
     def _experts(self) -> list[str]:
@@ -310,7 +311,8 @@ class _Writer:
             f"{self._t('sent', 'B E C D', far)} = put_{{E,C}}(m, choice, place)",
             f"{self._t('gate', 'B E C F', far)} = sent ·_D W_gate",
             f"{self._t('up', 'B E C F', far)} = sent ·_D W_up",
-            f"{self._t('made', 'B E C D', far)}{partial} = (silu(gate) ⊙ up) ·_F W_down",
+            "h = silu(gate) ⊙ up",
+            f"{self._t('made', 'B E C D', far)}{partial} = h ·_F W_down",
             f"{back}{self._t('', 'B T D')}{partial} = take_{{E,C}}(made, choice, place) ·_J share",
             "x = x + back",
         ]
@@ -353,7 +355,10 @@ def _stretched(stretch: Stretch | None) -> tuple[str, list[str]]:
         return "freq", []
     factor = _number(stretch.factor)
     if stretch.kind == "linear":
-        return "slow", [f"slow: f32[R] = freq / {factor}  # positions stretched {factor} times"]
+        return "slow", [
+            f"# Positions are stretched {factor} times.",
+            f"slow: f32[R] = freq / {factor}",
+        ]
     span = stretch.high - stretch.low
     per = stretch.original / (2 * math.pi * span)
     low = stretch.low / span
@@ -361,9 +366,10 @@ def _stretched(stretch: Stretch | None) -> tuple[str, list[str]]:
         f"{_number(stretch.low)} to {_number(stretch.high)} waves in {stretch.original} positions"
     )
     return "slow", [
-        f"# Long waves are slowed {factor} times, short ones not; from {waves} it goes over.",
+        f"# Long waves are slowed {factor} times, short ones not; from {waves} it goes over:",
+        "# short is 0 for long waves and 1 for short ones.",
         f"ramp: f32[R] = {_number(per)} * freq - {_number(low)}",
-        "short: f32[R] = relu(ramp) - relu(ramp - 1)  # 0 for long waves, 1 for short ones",
+        "short: f32[R] = relu(ramp) - relu(ramp - 1)",
         f"slow: f32[R] = freq / {factor} + {_number(1 - 1 / stretch.factor)} * freq ⊙ short",
     ]
 

@@ -55,7 +55,9 @@ class Text:
         rows, columns = index
         text = self._parts[part]
         starts = bits(seed, np.arange(rows.start, rows.stop)) % np.uint64(len(text) - self._length)
-        return text[np.add.outer(starts.astype(np.int64), np.arange(columns.start, columns.stop)) + ahead]
+        return text[
+            np.add.outer(starts.astype(np.int64), np.arange(columns.start, columns.stop)) + ahead
+        ]
 
 
 def weight(name: str, seed: int, index: Index, shape: tuple[int, ...], terms: int) -> Array:

@@ -28,6 +28,7 @@ from shardlang.cli import (
     new,
     plan,
     plot,
+    schedule,
     solve,
     verify,
 )
@@ -81,6 +82,7 @@ COMMANDS: tuple[Command, ...] = (
     explore,
     calibrate,
     plot,
+    schedule,
     fmt,
     new,
     hardware,

@@ -1,9 +1,9 @@
 """Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
-Those that need a dim whole are in `shapes`.
-
 Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
-statements, so that nothing after this knows of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
+statements, so that nothing after this knows of them. Calls that need a dim whole are in `shapes`,
+those that look things up in `selection`. The tables of names are `FUNCTIONS` of the ir, and
+`REDUCTIONS` below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import block_errors, errors, expression_errors, numbers
+from shardlang.frontend import (
+    block_errors,
+    errors,
+    expression_errors,
+    numbers,
+    training_errors,
+)
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
@@ -32,6 +38,7 @@ from shardlang.ir.ops import (
     Reduce,
     Rename,
     Take,
+    Update,
 )
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
@@ -51,6 +58,9 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 NORMALISATIONS = ("softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy")
 """What is written out as several statements."""
 
+UPDATE = "Update"
+"""The optimizer's step: a parameter's new value from the parameter and its gradient."""
+
 HEADS = (
     *FUNCTIONS,
     *FUNCTION_ALIASES,
@@ -60,6 +70,7 @@ HEADS = (
     *SELECTIONS,
     RENAME,
     *SHAPES,
+    UPDATE,
     *COLLECTIVES,
 )
 """Everything that may be called."""
@@ -109,7 +120,10 @@ class Functions:
             return self._rename(call, want)
         if head in SHAPES:
             return self.shapes.call(call, want)
-        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        if head == UPDATE:
+            return self._update(call, want)
+        known = (*HEADS, *self.expressions.blocks)
+        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
 
@@ -222,6 +236,9 @@ class Functions:
         layers = self._layers(call)
         if layers is not None:
             return Pending(Reduce("sum", (layers,)), uses, use.tensor.dims, call.span)
+        microbatches = self._microbatches(call)
+        if microbatches is not None:
+            return Pending(Reduce("mean", (microbatches,)), uses, use.tensor.dims, call.span)
         dims = self._along(call, use, want)
         if dims is None:
             return None
@@ -236,6 +253,25 @@ class Functions:
         if not self.expressions.values.explicit:
             self.reporter.report(call.span, block_errors.SumOfLayers(scope.dim.name))
         return scope.dim
+
+    def _microbatches(self, call: Call) -> Dim | None:
+        """Give the dim of the microbatches, where a line of an update takes the mean over them."""
+        values, words = self.expressions.values, call.subscript or ()
+        dim = values.microbatches
+        if dim is None or values.section != "update" or call.head.text != "mean":
+            return None
+        return dim if [word.text for word in words] == [dim.name] else None
+
+    def _update(self, call: Call, want: Want | None) -> Pending | None:
+        """Read `Update(W, dW)` of an update section."""
+        if call.subscript is not None:
+            self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
+            return None
+        if self.expressions.values.section != "update":
+            self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
+            return None
+        uses = self.arguments(call, 2, want)
+        return None if uses is None else self._pending(Update(), uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""

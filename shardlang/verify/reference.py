@@ -31,6 +31,7 @@ from shardlang.ir.ops import (
     Select,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -174,6 +175,8 @@ def _compute(
             values, *ids = operands
             hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, new, strict=True)]
             return _einsum((values, *hot), result, sizes)
+        case Update():
+            raise TypeError("an update is no part of what a program means")
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
         case Rotary():

@@ -29,6 +29,7 @@ from shardlang.ir.ops import (
     Select,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
@@ -156,6 +157,8 @@ def compute(
             writer.put(op, operands)
         case Reduce():
             writer.reduce(op, operands[0])
+        case Update():
+            raise TypeError("an update is the optimizer's, not a step of its own")
         case Rename(dims):
             writer.rename(operands[0], dims)
         case Rotary():

@@ -85,7 +85,7 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     if new is not None:
         return new
     match expr:
-        case Product() | Binary():
+        case Product() | Binary() | Comparison():
             left, right = rebuilt(expr.left, change), rebuilt(expr.right, change)
             return replace(expr, left=left, right=right)
         case Negate():

@@ -11,7 +11,7 @@ The update's steps over the parameters of a block are done for all layers at onc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from shardlang.backends.jax.compute import jax_dtype
@@ -42,7 +42,8 @@ from shardlang.backends.jax.train_template import (
 from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Leaf
-from shardlang.ir.types import Array, Layout, Tensor
+from shardlang.ir.types import Array, Tensor
+from shardlang.passes.update import of_all_layers
 
 MASTERS = frozenset({"adamw"})
 """Optimizers whose state has a copy of narrow parameters in f32 (see `cost/memory`)."""
@@ -173,24 +174,10 @@ def _moves(
     lines += unpack(names, kind.argument, 1)
     for name, (leaf, steps) in zip(names, listed, strict=True):
         for step, original in steps:
-            stacked = _stacked(step, leaf)
+            stacked = of_all_layers(step)
             assert isinstance(stacked.op, Relayout)
             lines += [*note(original), *relayout(context, stacked.op, stacked, name, name)]
     return "\n".join([*lines, *layout("return ", parens(*names), 1)])
-
-
-def _stacked(step: Step, leaf: Leaf) -> Step:
-    """Give the step over the values of all layers, where each has one."""
-    if leaf.loop is None:
-        return step
-    dim = leaf.loop
-
-    def whole(array: Array) -> Array:
-        tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
-        sharding = ((), *array.layout.sharding)
-        return Array(tensor, Layout(sharding, array.layout.unreduced, array.layout.reduction))
-
-    return replace(step, inputs=tuple(map(whole, step.inputs)), output=whole(step.output))
 
 
 def _tables(context: Context, rows: Sequence[Updated]) -> str:
@@ -268,7 +255,7 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "        old = {name: x.astype(_wide_dtype(name)) for name, x in old.items()}",
     ]
     again = makes_again(plan)
-    barrier = "            leaves, saved = lax.optimization_barrier((leaves, saved))"
+    barrier = "            leaves, saved = jax.tree.map(lax.optimization_barrier, (leaves, saved))"
     marks: dict[str, Item] = {
         "mean": "mean " if many else "",
         "data": f"    data = {first}" if sized else "",

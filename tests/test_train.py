@@ -144,6 +144,58 @@ def test_a_step_communicates_what_the_plan_says(scheme: str) -> None:
     assert compiled <= wanted.total()
 
 
+LAYERS = """
+mesh X=4, Y=2
+dims B=16, D=16, F=32, L=3
+dtype f32
+optimizer adamw, zero {level} over X
+accumulate M=2
+param W_in: [L, D, F_Y], W_out: [L, F_Y, D], g: [L, D], W_end: [D, E_Y]
+input x: [B_X, D]
+layers L:
+  h = gelu((x ⊙ g) ·_D W_in)
+  x = x + h ·_F W_out
+loss = mean_{{B,E}}(square(x ·_D W_end))
+"""
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_layers_are_trained(level: int) -> None:
+    """Parameters of a block are updated for all layers at once, as optax does with whole stacks."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    made = sl.lower(load_text(LAYERS.format(level=level)))
+    module = load(emit_jax(made, {"E": 8}))
+    rng = np.random.default_rng(2)
+    shapes = {"W_in": (3, 16, 32), "W_out": (3, 32, 16), "g": (3, 16), "W_end": (16, 8)}
+    parameters = {name: 0.2 * rng.normal(size=shape) for name, shape in shapes.items()}
+    batch = {"x": rng.normal(size=(2, 16, 16))}
+
+    def whole_loss(p: dict[str, Any]) -> Any:
+        x = batch["x"].reshape(-1, 16)
+        for w_in, w_out, g in zip(p["W_in"], p["W_out"], p["g"], strict=True):
+            x = x + jax.nn.gelu((x * g) @ w_in, approximate=True) @ w_out
+        return jnp.mean((x @ p["W_end"]) ** 2)
+
+    optimizer, mesh = optax.adamw(1e-2), module["make_mesh"]()
+    state = module["init_state"](mesh, optimizer, parameters)
+    step = module["make_train_step"](mesh, optimizer)
+    wanted = planned(made, choose(made, {"E": 8}), ["forward", "backward", "update"])
+    assert lowered(step.lower(state, batch).compiler_ir("stablehlo")) == wanted
+    expected = {name: jnp.asarray(x, jnp.float32) for name, x in parameters.items()}
+    moments = optimizer.init(expected)
+    with jax.default_matmul_precision("highest"):
+        for _ in range(3):
+            state, _ = step(state, batch)
+            updates, moments = optimizer.update(jax.grad(whole_loss)(expected), moments, expected)
+            expected = {name: x + updates[name] for name, x in expected.items()}
+
+    for name, x in expected.items():
+        np.testing.assert_allclose(state["parameters"][name], x, atol=2e-5, rtol=0)
+
+
 def test_state_lies_as_the_plan_says() -> None:
     """A device holds its part of the moments and of the masters, and narrow weights."""
     module = load(emit_jax(plan("dp zero 1", "bf16")))
@@ -234,7 +286,7 @@ def test_axes_go_to_the_first_dim_that_they_divide() -> None:
         ("accumulate B", "SH283"),
         ("accumulate X", "SH204"),
         ("accumulate 0", "SH116"),
-        ("accumulate M=2\naccumulate N=2", "SH213"),
+        ("accumulate M=2\naccumulate N=2", "SH214"),
     ],
 )
 def test_wrong_declarations(line: str, code: str) -> None:

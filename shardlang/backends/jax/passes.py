@@ -77,7 +77,10 @@ def _gradient(context: Context, leaf: Value) -> str:
     if gradient is None:
         zeros = f"jnp.zeros_like({context.names[leaf.array]})"
         return f"{zeros}[None]" if own.unreduced and leaf.loop is None else zeros
-    if gradient.array.layout != own.reduced() and not context.plan.update:
+    if context.plan.update:  # what the update reduces leaves the pass as each device has it
+        partial = gradient.array.layout.unreduced and gradient.loop is not None
+        return f"{context.names.whole(gradient)}{'[:, 0]' if partial else ''}"
+    if gradient.array.layout != own.reduced():
         text = f"the gradient {gradient.array} is not laid out as its leaf {leaf.array}"
         raise context.defect(text)
     partial = "[None]" if leaf.loop is None else "[:, None]"

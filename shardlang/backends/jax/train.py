@@ -165,14 +165,14 @@ def _kinds(plan: Plan, rows: Sequence[Updated]) -> tuple[_Kind, ...]:
 
 
 def _moves(
-    context: Context, kind: _Kind, rows: Iterable[tuple[Leaf, tuple[tuple[Step, Step], ...]]]
+    context: Context, kind: _Kind, rows: Iterable[tuple[Leaf, Sequence[tuple[Step, Step]]]]
 ) -> str:
     """Write a function of one device that lays a value of each parameter out anew."""
     listed = list(rows)
     names = [context.names[leaf.array] for leaf, _ in listed]
     lines = [f"def {kind.function}({kind.argument}):", f'    """{kind.what}"""']
     lines += unpack(names, kind.argument, 1)
-    for name, (leaf, steps) in zip(names, listed, strict=True):
+    for name, (_, steps) in zip(names, listed, strict=True):
         for step, original in steps:
             stacked = of_all_layers(step)
             assert isinstance(stacked.op, Relayout)

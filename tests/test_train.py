@@ -369,3 +369,67 @@ def test_microbatches_multiply_the_passes_and_not_the_update() -> None:
     assert one["memory"]["gradients"]["value"] == 2 * weights
     rows = [row for row in many["collectives"] if row["pass"] == "forward"]
     assert {row["microbatches"] for row in rows} == {"M"}
+
+
+# --- What is made again
+
+
+DEEP = """
+mesh X=8
+dims B=4096, D=64, F=256
+dtype f32
+save {save}
+param {weights}
+input x: [B_X, D]
+{lines}
+loss = mean_{{B,D}}(square(x4))
+"""
+
+
+def deep(save: str) -> Plan:
+    """Lower four layers, written out, that keep what is named."""
+    layers = range(1, 5)
+    lines = [
+        f"h{i}[B_X, F] = tanh({f'x{i - 1}' if i > 1 else 'x'} ·_D W{i})\n"
+        f"k{i}[B_X, F] = gelu(h{i}) ⊙ sigmoid(h{i})\n"
+        f"x{i}[B_X, D] = {f'x{i - 1}' if i > 1 else 'x'} + k{i} ·_F V{i}"
+        for i in layers
+    ]
+    weights = ", ".join(f"W{i}: [D, F], V{i}: [F, D]" for i in layers)
+    return sl.lower(load_text(DEEP.format(save=save, weights=weights, lines="\n".join(lines))))
+
+
+def test_what_is_not_saved_is_made_again_by_xla_too() -> None:
+    """The compiled module computes as many products as the plan, and holds less in between."""
+    import jax.numpy as jnp
+
+    found: dict[str, tuple[int, int, float]] = {}
+    for save in ("all", "x1, x2, x3"):
+        made = deep(save)
+        module = load(emit_jax(made))
+        inputs = tuple(jnp.zeros(shape, dtype) for shape, dtype, _ in module["INPUTS"].values())
+        whole = module["forward_backward"].lower(module["make_mesh"](), inputs, (jnp.ones(()),))
+        compiled = whole.compile()
+        products = sum(type(step.op).__name__ == "Einsum" and bool(step.op.contracted)
+                       for _, step in made.steps())  # fmt: skip
+        assert len(re.findall(r" dot\(", compiled.as_text())) == products
+        held = sl.cost(made).to_dict()["memory"]["peak"]["value"]
+        found[save] = (products, compiled.memory_analysis().temp_size_in_bytes, held)
+
+    everything, some = found["all"], found["x1, x2, x3"]
+    assert some[0] > everything[0]
+    assert some[1] < everything[1] / 2
+    assert some[2] < everything[2] / 2
+
+
+def test_save_none() -> None:
+    """`save none` keeps no value: what the backward pass reads are leaves alone, and it prints so."""
+    made = deep("none")
+    before = {step.output for step in made.forward}
+    again = {step.output for step in made.backward}
+
+    assert not [a for step in made.backward for a in step.inputs if a in before - again]
+    assert "save none" in str(made)
+    with pytest.raises(ShardlangError) as error:
+        deep("all, none")
+    assert [d.code for d in error.value.diagnostics] == ["SH285"]

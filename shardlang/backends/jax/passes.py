@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
 from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
@@ -65,7 +66,7 @@ def _backward(context: Context) -> str:
             *context.unpack(context.again, "leaves"),
             *context.unpack(flow.saved, "saved"),
             *context.unpack(flow.cotangents, "cotangents"),
-            *_runs(context, flow.backward),
+            *_runs(context, flow.backward, Again(context)),
             *layout("return ", parens(*(_gradient(context, leaf) for leaf in flow.leaves)), 1),
         ]
     )
@@ -87,16 +88,18 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
-    return [line for run in runs for line in _run(context, run)]
+def _runs(context: Context, runs: Iterable[Run], again: Again | None = None) -> list[str]:
+    return [line for run in runs for line in _run(context, run, again)]
 
 
-def _run(context: Context, run: Run) -> list[str]:
-    """Write steps outside of blocks, or the scan of a block."""
+def _run(context: Context, run: Run, again: Again | None = None) -> list[str]:
+    """Write steps outside of blocks, or the scan of a block; `again` writes the barriers of a backward pass."""
     if isinstance(run, Scan):
         return _scan(context, run)
     lines: list[str] = []
-    for step, original in zip(run.steps, run.originals, strict=True):
+    for place, (step, original) in enumerate(zip(run.steps, run.originals, strict=True)):
+        if again is not None:
+            lines += again.lines(step, run.steps[place:])
         lines += step_lines(context, step, original)
     return lines
 

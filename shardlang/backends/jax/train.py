@@ -254,8 +254,6 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         f"        old = {own}",
         "        old = {name: x.astype(_wide_dtype(name)) for name, x in old.items()}",
     ]
-    again = makes_again(plan)
-    barrier = "            leaves, saved = jax.tree.map(lax.optimization_barrier, (leaves, saved))"
     marks: dict[str, Item] = {
         "mean": "mean " if many else "",
         "data": f"    data = {first}" if sized else "",
@@ -263,7 +261,6 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "inputs": parens(*named),
         "pass_sizes": ", sizes" if sized else "",
         "leaves": parens(*(f"inputs[{places[leaf.array.name]}]" for leaf in context.again)),
-        "barrier": barrier if again else "",
         "dtype": jax_dtype(plan.outputs[loss].tensor.dtype),
         "loss": str(loss),
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
@@ -288,15 +285,6 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
             }
             yield fill(MOVED, moved).strip("\n")
     yield fill(STEP, marks).strip("\n")
-
-
-def makes_again(plan: Plan) -> bool:
-    """Say whether the backward pass makes something that the forward pass has made.
-
-    XLA would else find that both are the same, and keep it in between.
-    """
-    made = {step.output for step in plan.forward}
-    return any(step.output in made for step in plan.backward)
 
 
 def training_check(context: Context) -> str:

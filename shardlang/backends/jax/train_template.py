@@ -18,7 +18,6 @@ def loss_and_gradients(mesh, parameters, batch):
             inputs = @inputs@
             outputs, saved = _forward_steps(inputs@pass_sizes@)
             leaves = @leaves@
-@barrier@
             cotangents = (jnp.ones((), "@dtype@"),)
             gradients = _backward_steps(leaves, saved, cotangents@pass_sizes@)
             return outputs[@loss@], @wanted@

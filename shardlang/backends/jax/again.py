@@ -43,11 +43,11 @@ class Again:
             return []
         self.inside = True
         lines: list[str] = []
-        for array, waits in _read(self._run(rest)).items():
-            waits = waits and self._before(array) is not None
-            if array in self.given and (waits or array not in self.hidden):
+        for array, computed in _read(self._run(rest)).items():
+            after = self._before(array) if computed else None
+            if array in self.given and (after is not None or array not in self.hidden):
                 self.hidden.add(array)
-                lines += self._barrier(array, waits=waits)
+                lines += self._barrier(array, after)
         why = f"    {comment('made again, and not kept from the forward pass')}"
         return [why, *lines] if lines else []
 
@@ -57,9 +57,8 @@ class Again:
                 return
             yield step
 
-    def _barrier(self, array: Array, *, waits: bool) -> list[str]:
+    def _barrier(self, array: Array, after: Array | None) -> list[str]:
         name = self.context.names[array]
-        after = self._before(array) if waits else None
         if after is None:
             return layout(f"{name} = ", call("lax.optimization_barrier", name), 1)
         return layout(f"{name} = ", call("_after", name, self.context.names[after]), 1)

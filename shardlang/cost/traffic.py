@@ -36,13 +36,14 @@ def fused(layers: Layers, section: Pass) -> Formula:
         leaving = {gradient.gradient for gradient in plan.gradients}
     elif section == "forward":
         leaving = {*plan.outputs, *kept_for_backward(plan, storage)}
+    counted = {leaf.array for leaf in plan.program.leaves if leaf.kind == "index"}
     for step in steps:
         if step.output in storage.same:
             continue
         for array in map(storage.root, step.inputs):
             if step.is_collective:
                 leaving.add(array)
-            elif array not in made:  # of what is sliced, the slice alone is read
+            elif array not in made and array not in counted:  # of what is sliced, the slice alone
                 given[array if step.is_compute else step.output] = None
         if not step.is_collective and step.output not in given:
             made[step.output] = None

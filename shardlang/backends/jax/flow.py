@@ -79,13 +79,14 @@ Run = Straight | Scan
 class Flow:
     """Both passes as runs of steps, with what they are given, give, and hand over.
 
-    `leaves` are in the plan's order, `read` those that the backward pass reads; `saved` are values of
+    `leaves` are those that the program is given, in the plan's order, `indices` the built-in ones; `read` are those that the backward pass reads; `saved` are values of
     the forward pass that it reads. `gradients` are by the names of their leaves.
     """
 
     forward: tuple[Run, ...]
     backward: tuple[Run, ...]
     leaves: tuple[Value, ...]
+    indices: tuple[Array, ...]
     outputs: tuple[Value, ...]
     cotangents: tuple[Value, ...]
     saved: tuple[Value, ...]
@@ -113,13 +114,15 @@ def trace(plan: Plan, original: Plan) -> Flow:
         gradient.leaf.name: work.gradient(gradient.leaf, gradient.gradient)
         for gradient in plan.gradients
     }
-    leaves = tuple(Value(leaf.array, leaf.loop) for leaf in plan.program.leaves)
+    leaves = tuple(Value(leaf.array, leaf.loop) for leaf in plan.program.given)
+    indices = tuple(leaf.array for leaf in plan.program.leaves if leaf.kind == "index")
     saved = tuple(value for value in work.read if value not in work.leaves)
     kept = (*(value for value in outputs if value.block is not None), *saved)
     return Flow(
         tuple(_giving(run, kept) for run in forward),
         tuple(_giving(run, gradients.values()) for run in backward),
         leaves,
+        indices,
         outputs,
         cotangents,
         saved,

@@ -10,7 +10,7 @@ layers there are, as those within a step are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
@@ -27,10 +27,11 @@ from shardlang.ir.types import Array, Axis
 
 def prepare(context: Context) -> None:
     """Find out which global sizes the steps need: any may be the first to need one."""
-    for run in (*context.flow.forward, *context.flow.backward):
-        _run(context, run)
-        if isinstance(run, Scan):
-            layer(context, run)
+    for runs in (context.flow.forward, context.flow.backward):
+        _runs(context, runs)
+        for run in runs:
+            if isinstance(run, Scan):
+                layer(context, run)
 
 
 def functions(context: Context) -> list[str]:
@@ -88,8 +89,20 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Iterable[Run], again: Again | None = None) -> list[str]:
-    return [line for run in runs for line in _run(context, run, again)]
+def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> list[str]:
+    """Write a pass: the indices that it reads, and its runs of steps."""
+    read: set[Array] = set()
+    for run in runs:
+        read.update(
+            run.outside if isinstance(run, Scan) else (x for s in run.steps for x in s.inputs)
+        )
+    lines: list[str] = []
+    for array in context.flow.indices:
+        if array in read:
+            (dim,) = array.tensor.dims
+            lines += comments(f"{array}: the places along {dim}", 1)
+            lines += layout(f"{context.names[array]} = ", context.places(dim), 1)
+    return [*lines, *(line for run in runs for line in _run(context, run, again))]
 
 
 def _run(context: Context, run: Run, again: Again | None = None) -> list[str]:

@@ -272,7 +272,8 @@ class Functions:
             self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
             return None
         uses = self.arguments(call, 2, want)
-        return None if uses is None else self._pending(Update(), uses, call.span)
+        op = Update(self.expressions.values.optimizer)
+        return None if uses is None else self._pending(op, uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""

@@ -101,7 +101,8 @@ def mark_critical(
 
     A collective is critical unless its operand depends on parameters alone (it can be prefetched)
     or its result reaches nothing but gradients of parameters (it can run behind the rest). What is
-    looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids.
+    looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids. Where no input
+    has a gradient, the rest is what the last of the parameters' gradients is computed from.
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
@@ -117,6 +118,9 @@ def mark_critical(
         for step in backward
         if step.output.name in looked_up and not isinstance(step.op, AllGather | Slice)
     ]
+    if not inputs:
+        tensors = {g.gradient.tensor for g in gradients}
+        inputs = [s.output for s in backward if s.is_compute and s.output.tensor in tensors][-1:]
     awaited = alive(forward, backward, outputs, inputs)
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):

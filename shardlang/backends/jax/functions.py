@@ -67,6 +67,18 @@ def jumps(plan: Plan) -> bool:
 
 
 HELPERS: Mapping[str, str] = {
+    "_after": '''
+def _after(x, cotangent):
+    """Give x so that XLA can't know that it is x, and only when the cotangent is there.
+
+    What is made of it again is then made in its turn, and not kept from the forward pass.
+    """
+    x, cotangent = lax.optimization_barrier((x, cotangent))
+    if jax.default_backend() != "cpu":
+        return x
+    # On CPUs XLA drops barriers before it looks for equal computations. No number times 0 is 1.
+    return jnp.where(cotangent.ravel()[0] * 0 != 1, x, jnp.zeros_like(x))
+''',
     "_gelu_grad": '''
 def _gelu_grad(x):
     """Differentiate gelu (in its tanh approximation, as jax.nn.gelu has it)."""

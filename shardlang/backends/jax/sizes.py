@@ -80,9 +80,10 @@ def arrays(plan: Plan) -> Iterator[Array]:
 
 
 def dims_of(plan: Plan) -> tuple[Dim, ...]:
-    """List the dims of a plan in the order in which they first occur, and after them those of layers."""
+    """List the dims of a plan in the order in which they first occur, then those of layers and microbatches."""
     dims = (dim for array in arrays(plan) for dim in array.tensor.dims)
-    return tuple(dict.fromkeys((*dims, *layers_of(plan))))
+    many = plan.program.microbatches
+    return tuple(dict.fromkeys((*dims, *layers_of(plan), *(() if many is None else (many,)))))
 
 
 def layers_of(plan: Plan) -> tuple[Dim, ...]:

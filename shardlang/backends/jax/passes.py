@@ -17,7 +17,7 @@ from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
-from shardlang.backends.jax.pretty import call, flat, Item, layout, parens
+from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens
 from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.steps import note, step_lines
 from shardlang.ir.plan import Step
@@ -162,8 +162,9 @@ def _scan(context: Context, scan: Scan) -> list[str]:
 def _rounded(context: Context, array: Array) -> list[str]:
     """Bring a sum over layers to its own dtype, where it was wider."""
     name, dtype = context.names[array], jax_dtype(array.tensor.dtype)
-    narrow = cast(name, wide([dtype]), dtype)
-    return [] if narrow == name else [f"    {name} = {narrow}"]
+    if wide([dtype]) == dtype:
+        return []
+    return layout(f"{name} = ", call(f"{name}.astype", dtype_code(dtype)), 1)
 
 
 def _varies(name: str, axes: frozenset[Axis]) -> Item:
@@ -191,4 +192,5 @@ def _added(context: Context, step: Step) -> list[str]:
     tensor = step.inputs[0].tensor
     part = aligned(part, tensor.dims, step.output.tensor.dims)
     wider = wide([jax_dtype(step.output.tensor.dtype)])
-    return layout(f"{total} = ", f"{total} + {cast(part, jax_dtype(tensor.dtype), wider)}", 1)
+    terms = [("", total), ("+", cast(part, jax_dtype(tensor.dtype), wider))]
+    return chain(f"{total} = ", terms, 1)

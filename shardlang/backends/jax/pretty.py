@@ -83,7 +83,10 @@ def layout(
         return [line]
     match item:
         case str():
-            return [line]
+            inner = f"{margin}{INDENT}{item}"
+            if not (prefix.endswith(" = ") and item.isidentifier() and len(inner) <= WIDTH):
+                return [line]
+            return [f"{margin}{prefix}(", inner, f"{margin}){suffix}"]
         case Entry(key, value):
             return layout(f"{prefix}{key}", value, indent, suffix, force=force)
         case Node(head, items, close, literal, tail):

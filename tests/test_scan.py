@@ -42,6 +42,10 @@ CASES = {
     "layers M=2:\n  y = tanh(y) + x ·_D V[D_X, E]\nOut = y ⊙ y\n",
     "a parameter without gradient": "input x: [B_X, D]\nparam W: [L, D, F], k: [L, D]\nlayers L:\n"
     "  u = max_D(k)\n  x = x ⊙ x\n",
+    "places in causal attention": "input x: [B_X, T, D]\nlayers L:\n"
+    "  q[B_X, T, E_Y] = x ·_D W_q[D, E_Y]\n  k[B_X, S, E_Y] = x[B, S, D] ·_D W_k[D, E_Y]\n"
+    "  p = softmax_S(where(index_S <= index_T, q ·_E k, -inf))\n"
+    "  x = x + p ·_S k ·_E W_o[E_Y, D]\n",
     "double precision": "dtype f64\ninput x: [B_X, D]\nlayers L:\n"
     "  x = x + tanh(x ·_D W[D, F_X]) ·_F V[F_X, D]\n",
     "names of the module": "input carry: [B_X, D]\nlayers L:\n  outside = tanh(carry ⊙ layer[D])\n"

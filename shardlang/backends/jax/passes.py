@@ -10,7 +10,7 @@ layers there are, as those within a step are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
 from shardlang.backends.jax.context import Context, own_part
@@ -80,9 +80,15 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
-    """Write steps outside of blocks, and the scans of blocks."""
+def _runs(context: Context, runs: Sequence[Run]) -> list[str]:
+    """Write a pass: the indices that it reads, its steps outside of blocks, and the scans of blocks."""
     lines: list[str] = []
+    read = frozenset[Array]().union(*(run.reads for run in runs))
+    for index in context.flow.indices:
+        if index in read:
+            (dim,) = index.tensor.dims
+            lines += comments(f"{index}: the places along {dim}", 1)
+            lines += layout(f"{context.names[index]} = ", context.places(dim), 1)
     for run in runs:
         if isinstance(run, Scan):
             lines += _scan(context, run)
@@ -95,7 +101,7 @@ def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
 # --- Blocks
 
 
-def _layers(context: Context, runs: Iterable[Run]) -> list[str]:
+def _layers(context: Context, runs: Sequence[Run]) -> list[str]:
     """Write the functions of the layers of a pass."""
     return [
         layer(context, run, _body(context, run)).text() for run in runs if isinstance(run, Scan)

@@ -235,7 +235,7 @@ class Simulator:
     def compute(self, step: Step, own: list[np.ndarray], device: Coordinates) -> np.ndarray:
         """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
-        held = step.output if isinstance(step.op, ops.Put) else step.inputs[0]
+        held = step.output if isinstance(step.op, ops.Put | ops.Reshape) else step.inputs[0]
         rows = {
             dim: range(self.sizes[dim.name])[self.region(held, device, self.whole(held))[place]]
             for place, dim in enumerate(held.tensor.dims)
@@ -258,13 +258,16 @@ def compute(
     sizes: Mapping[str, int],
     rows: Mapping[Dim, range] | None = None,
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global.
+    """Compute an operation by dim name; `sizes` are global, `shape` is that of the part computed.
 
-    `rows` are those that are held along the dims that ids are of: all, where it has none.
+    `rows` are those that are held along the dims that ids are of, or that are written as others: all,
+    where it has none.
     """
     starts = rows or {}
     if rows is None and isinstance(op, ops.Take | ops.Put):
         starts = {d: range(sizes[d.name]) for d in op.dims}
+    if rows is None and isinstance(op, ops.Reshape):
+        starts = {d: range(sizes[d.name]) for d in out}
 
     def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
         order = [d for d in out if d in own]
@@ -307,6 +310,36 @@ def compute(
             return lined_up(*_added(op, values, dims, starts, shape))
         case ops.Rename(names):
             return lined_up(values[0], names)
+        case ops.Rotary(dim, half, back):
+            x, angle = values
+            place, other = dims[0].index(dim), dims[1].index(half)
+            beside = [tuple(d for d in own if d not in (dim, half)) for own in dims]
+            count = angle.shape[other]
+            low, high = [], []
+            for r in range(count):
+                by = lined_up(np.take(angle, r, other), beside[1]) * (-1 if back else 1)
+                first = lined_up(np.take(x, r, place), beside[0])
+                second = lined_up(np.take(x, r + count, place), beside[0])
+                low.append(first * np.cos(by) - second * np.sin(by))
+                high.append(second * np.cos(by) + first * np.sin(by))
+            return np.concatenate(low + high, axis=out.index(dim))
+        case ops.Reshape(source, into):
+            rest = [d for d in dims[0] if d not in source]
+            moved = np.transpose(values[0], [dims[0].index(d) for d in (*rest, *source)])
+            named = (*rest, *into)
+            return lined_up(moved.reshape([len(starts[d]) for d in named]), named)
+        case ops.Top(dim, into):
+            place = dims[0].index(dim)
+            order = np.argsort(-values[0], axis=place, kind="stable")
+            found = np.take(order, range(sizes[into.name]), axis=place)
+            return lined_up(found, tuple(into if d == dim else d for d in dims[0])).astype(float)
+        case ops.Rank(over):
+            rest = [d for d in dims[0] if d not in over]
+            named = (*rest, *over)
+            moved = np.transpose(values[0], [dims[0].index(d) for d in named])
+            rows = moved.reshape(-1, math.prod(moved.shape[len(rest) :]))
+            found = [[list(row[:n]).count(row[n]) for n in range(len(row))] for row in rows]
+            return lined_up(np.array(found, float).reshape(moved.shape), named)
         case ops.Reduce(kind, gone):
             places = tuple(dims[0].index(d) for d in gone)
             kept = tuple(d for d in dims[0] if d not in gone)

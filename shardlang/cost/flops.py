@@ -14,7 +14,9 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | comparison, `where`       | 1 an element                                                      |
 | `take`, `put`             | 1 an element of the rows that are read or added                   |
 | reduction                 | 1 an element of the operand                                       |
-| new names for dims        | nothing                                                           |
+| rotary                    | 3 an element: two products and a sum                              |
+| top, rank                 | 1 an element of the operand, as one comparison                    |
+| other dims, new names     | nothing                                                           |
 
 A dim counts with its local size: its size over the axes that split it.
 """
@@ -33,10 +35,14 @@ from shardlang.ir.ops import (
     Linear,
     Map,
     Put,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
+    Rotary,
     Select,
     Take,
+    Top,
 )
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
@@ -94,6 +100,14 @@ def _nothing(step: Step) -> Monomial:
     return local_elements(step.output) * 0
 
 
+def _rotary(step: Step) -> Monomial:
+    return local_elements(step.output) * 3
+
+
+def _compared(step: Step) -> Monomial:
+    return local_elements(step.inputs[0])
+
+
 FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Einsum: _einsum,
     Linear: _linear,
@@ -105,6 +119,10 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Put: _rows,
     Reduce: _reduce,
     Rename: _nothing,
+    Rotary: _rotary,
+    Reshape: _nothing,
+    Top: _compared,
+    Rank: _compared,
 }
 """How an operation's FLOPs are counted."""
 

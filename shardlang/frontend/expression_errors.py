@@ -235,7 +235,7 @@ class RenameToAxes(Mistake):
     """`Rename_{B_X,S}(A[B_X, T])`."""
 
     code: ClassVar[str] = "SH242"
-    title: ClassVar[str] = "axes in the subscript of Rename"
+    title: ClassVar[str] = "axes in a subscript of dims"
     word: str
     head: str = "Rename"
 

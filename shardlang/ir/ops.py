@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Literal
 
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Axis, Dim, DType, promote, Reduction
+from shardlang.ir.types import Axis, Dim, DType, DTYPES, promote, Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,78 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """Turn pairs along `dim` by angles: `rotary_H(x, angle)`, rotary position embedding.
+
+    Operands are x with `dim` (H) and the angles with `half` (R), where |H| = 2|R|; all other dims align by
+    name. Of x, h and h+R are a pair (x1, x2), which becomes (x1 cos - x2 sin, x2 cos + x1 sin), as in the
+    models of Hugging Face. `back` turns the other way, which is the transpose. Linear in x; the angles
+    have no gradient.
+    """
+
+    dim: Dim
+    half: Dim
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Write one dim as several, or several as one: `Reshape_{N->K,G}(q)`, `Reshape_{K,G->N}(o)`.
+
+    One side has one dim, whose size is the product of the other side's: row-major, so that k, g is place
+    k|G| + g of N. Nothing is computed.
+    """
+
+    source: tuple[Dim, ...]
+    into: tuple[Dim, ...]
+
+    @property
+    def whole(self) -> Dim:
+        """The one dim of the one side."""
+        return self.source[0] if len(self.source) == 1 else self.into[0]
+
+    @property
+    def factors(self) -> tuple[Dim, ...]:
+        """The dims of the other side, the outermost first."""
+        return self.into if len(self.source) == 1 else self.source
+
+    @property
+    def splits(self) -> bool:
+        """Whether it writes one dim as several."""
+        return len(self.source) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The places of the |into| largest along `dim`, as int32, in order: `top_{E,J}(gates)`.
+
+    The result has `into` in the place of `dim`; of equal numbers the one with the lower index comes
+    first. It has no gradient: `take_E(gates, choice)` has it.
+    """
+
+    dim: Dim
+    into: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """For each place, how many earlier ones have the same value, as int32: `rank_{S,J}(choice)`.
+
+    Earlier is meant row by row, in the order of `dims`. It has no gradient.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step: the new parameter from the parameter and its gradient, elementwise.
+
+    Its state lies as the operands do. Only the update pass of a plan has it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -198,8 +270,25 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Compare | Select | Take | Put | Reduce | Rename
+Compute = (
+    Einsum
+    | Linear
+    | Map
+    | Divide
+    | Compare
+    | Select
+    | Take
+    | Put
+    | Reduce
+    | Rename
+    | Rotary
+    | Reshape
+    | Top
+    | Rank
+    | Update
+)
 """What computes a new value."""
+
 
 Op = Compute | Relayout
 """What a step does."""
@@ -210,7 +299,9 @@ def implied(op: Op, dtypes: Sequence[DType]) -> DType:
     match op:
         case Select():
             return dtypes[1]
-        case Take() | Put():
+        case Top() | Rank():
+            return DTYPES["int32"]
+        case Take() | Put() | Rotary() | Update():
             return dtypes[0]
         case _:
             return promote(dtypes)

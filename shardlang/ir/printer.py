@@ -26,15 +26,20 @@ from shardlang.ir.ops import (
     Op,
     Permute,
     Put,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
+    Rotary,
     Select,
     Slice,
     Take,
+    Top,
+    Update,
 )
 from shardlang.ir.plan import Plan, Proof, Step
-from shardlang.ir.program import Block, Leaf, Program
+from shardlang.ir.program import Block, Leaf, Program, Zero
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, subscript
 
@@ -146,8 +151,19 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"put{_braced(d.name for d in dims)}({', '.join(operands)})"
         case Reduce(kind, dims):
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
+        case Update():
+            return f"Update({', '.join(operands)})"
         case Rename(dims):
             return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
+        case Rotary(dim, _, back):
+            return f"{'un' if back else ''}rotary{_braced((dim.name,))}({', '.join(operands)})"
+        case Reshape(source, into):
+            before, after = (",".join(dim.name for dim in dims) for dims in (source, into))
+            return f"Reshape_{{{before}->{after}}}({operands[0]})"
+        case Top(dim, into):
+            return f"top{_braced((dim.name, into.name))}({operands[0]})"
+        case Rank(dims):
+            return f"rank{_braced(d.name for d in dims)}({operands[0]})"
         case AllGather(axes):
             return f"AllGather{subscript(axes)}({operands[0]})"
         case ReduceScatter(axes, dim):
@@ -212,10 +228,18 @@ def declarations(program: Program) -> list[str]:
     if _leaves_needed(program):
         lines.extend(_leaf(leaf, program) for leaf in program.given)
     if program.optimizer is not None:
-        lines.append(f"optimizer {program.optimizer}")
+        behind = "" if program.zero is None else f", {zero(program.zero)}"
+        lines.append(f"optimizer {program.optimizer}{behind}")
+    if program.microbatches is not None:
+        lines.append(f"accumulate {program.microbatches}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
     return lines
+
+
+def zero(declared: Zero) -> str:
+    """Print over which axes the optimizer's state is split: `zero 1 over X, Y`."""
+    return f"zero {declared.level} over {', '.join(axis.name for axis in declared.axes)}"
 
 
 def _leaves_needed(program: Program) -> bool:
@@ -291,6 +315,8 @@ def print_plan(plan: Plan) -> str:
     sections = [("forward", plan.forward)]
     if plan.backward:
         sections.append(("backward", plan.backward))
+    if plan.update:
+        sections.append(("update", plan.update))
     for title, steps in sections:
         lines.append(f"{title}:")
         for block, run in groupby(steps, key=lambda step: step.loop):

@@ -295,7 +295,7 @@ class Problem:
         key = (op, tuple((id(space), dims) for space, dims in ends))
         if key not in self.known_ways:
             self.on_time()
-            self.known_ways[key] = list(ways(op, ends[:-1], ends[-1]))
+            self.known_ways[key] = list(ways(op, ends[:-1], ends[-1], self.sizes))
         return self.known_ways[key]
 
     def add(self, made: Operation, total: Tensor | None = None, only: Step | None = None) -> None:

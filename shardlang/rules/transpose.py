@@ -9,7 +9,7 @@ gather's is scattered, a slice's gathered.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -29,12 +29,16 @@ from shardlang.ir.ops import (
     Op,
     Permute,
     Put,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
+    Rotary,
     Select,
     Slice,
     Take,
+    Top,
 )
 from shardlang.ir.types import Dim, Tensor
 
@@ -167,6 +171,18 @@ def _rename(_: Rename, site: Site) -> Contribution:
     return Term(Rename(site.operand.dims), (site.cotangent,), site.operand.dims)
 
 
+def _rotary(op: Rotary, site: Site) -> Contribution:
+    if site.index:
+        return None
+    back = replace(op, back=not op.back)
+    turned = Term(back, (site.cotangent, site.operands[1]), site.cotangent.dims)
+    return _summed(site, turned)
+
+
+def _reshape(op: Reshape, site: Site) -> Contribution:
+    return Term(Reshape(op.into, op.source), (site.cotangent,), site.operand.dims)
+
+
 def _nothing(_: Op, __: Site) -> Contribution:
     return None
 
@@ -186,6 +202,10 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Take: _take,
     Put: _put,
     Rename: _rename,
+    Rotary: _rotary,
+    Reshape: _reshape,
+    Top: _nothing,
+    Rank: _nothing,
     AllGather: _same,
     ReduceScatter: _same,
     AllReduce: _same,

@@ -84,6 +84,24 @@ def _sigmoid_grad(x):
     """Differentiate the logistic function."""
     return jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
 ''',
+    "_rotary": '''
+def _rotary(x, angle, axis):
+    """Turn the pairs of the two halves of an axis by angles, which have no gradient."""
+    angle = lax.stop_gradient(angle)
+    first, second = jnp.split(x, 2, axis)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis)
+''',
+    "_rank": '''
+def _rank(x):
+    """Count, for each place of the last axis, the earlier ones with the same value."""
+    order = jnp.argsort(x, axis=-1, stable=True)
+    x = jnp.take_along_axis(x, order, axis=-1)
+    place = jnp.arange(x.shape[-1], dtype=jnp.int32)
+    new = jnp.concatenate([jnp.ones_like(x[..., :1], bool), x[..., 1:] != x[..., :-1]], axis=-1)
+    first = lax.cummax(jnp.where(new, place, 0), axis=x.ndim - 1)
+    return jnp.take_along_axis(place - first, jnp.argsort(order, axis=-1), axis=-1)
+''',
     "_places": '''
 def _places(ids, rows, axes=()):
     """Give ids as places among this device's rows of a dim split over `axes`; others as `rows`."""

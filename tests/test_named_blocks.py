@@ -390,6 +390,20 @@ def test_blocks_that_grow_without_end_are_refused():
     assert [] == places(start + doubled + deep + "z = f5(A[B])\ny = g30(z)")
 
 
+def test_deep_expressions_in_blocks_end_in_words():
+    """A result that is too deep for another expression becomes a line; one deep by itself is refused."""
+    nested = "".join(
+        f"block f{i}(x):\n  {'gelu(' * 30}{f'f{i - 1}(x)' if i else 'x'}{')' * 30}\n"
+        for i in range(9)
+    )
+    deep = f"block f(x):\n  {'gelu(' * 190}x{')' * 190}\nz = f(A[B])\n"
+
+    assert [] == places(nested + "z = 2 * f8(A[B])")
+    assert 9 * 30 + 1 == len(sl.parse(nested + "z = 2 * f8(A[B])").statements)
+    assert ["SH237"] == [code for code, _ in places(deep)]
+    assert format_source(Source("t", deep)).count("gelu") == 190
+
+
 def test_a_tensor_may_be_called_block():
     """The words start a line only before a name and before a path."""
     program = sl.parse("block[B, D] ·_D include[D, F] -> Out[B, F]")

@@ -90,12 +90,14 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         case Negate():
             return replace(expr, operand=rebuilt(expr.operand, change))
         case Call():
-            arguments = tuple([rebuilt(x, change) for x in expr.arguments])
+            arguments: list[Expr] = []
+            for each in expr.arguments:
+                arguments.append(rebuilt(each, change))  # noqa: PERF401  (a comprehension would be a frame more)
             result = expr.result
             if result is not None:
                 made = rebuilt(result, change)
                 result = made if isinstance(made, TensorRef) else result
-            return replace(expr, arguments=arguments, result=result)
+            return replace(expr, arguments=tuple(arguments), result=result)
         case TensorRef() | NumberRef() | SizeOf():
             return expr
 
@@ -107,10 +109,15 @@ def moved(node: Node, by: int) -> Node:
     if isinstance(node, Span):
         return cast("Node", Span(node.start + by, node.end + by))
     if isinstance(node, tuple):
-        whole = cast("tuple[object, ...]", node)
-        return cast("Node", tuple([moved(part, by) for part in whole]))
+        parts: list[object] = []
+        for part in cast("tuple[object, ...]", node):
+            parts.append(moved(part, by))  # noqa: PERF401  (a comprehension would be a frame more)
+        return cast("Node", tuple(parts))
     if is_dataclass(node) and not isinstance(node, type):
         given = cast("Any", node)
-        changes = {x.name: moved(getattr(given, x.name), by) for x in fields(given) if x.init}
+        changes: dict[str, object] = {}
+        for each in fields(given):
+            if each.init:
+                changes[each.name] = moved(getattr(given, each.name), by)
         return cast("Node", type(given)(**changes))
     return node

@@ -340,6 +340,22 @@ def test_no_mistake_follows_from_a_call_in_error():
     assert ["SH157", "SH157"] == [code for code, _ in places(text)]
 
 
+def test_no_mistake_follows_from_a_broken_line_of_a_block():
+    """Its line may be what reads the parameter, or the result."""
+    text = "block f(x):\n  h = = x\n  2 * h\nblock g(x) -> y:\n  y = x ? 2\nz = f(A[B])\n"
+
+    assert ["SH101", "SH102"] == [code for code, _ in places(text)]
+
+
+def test_sizes_read_a_program_again():
+    """The calls of the second reading lead to the same places."""
+    text = MLP + "z = mlp(A[B, D], W1[D, F], W2[F, D])\n"
+    plan = sl.lower(sl.parse("mesh X=2, Y=2\n" + text), sizes={"B": 6, "D": 2, "F": 2})
+
+    assert 1 == len(plan.program.source.passages)
+    assert (6, 2) == tuple(plan.program.sizes.known[name] for name in "BD")
+
+
 def test_a_mistake_in_a_block_shows_the_calls():
     """It stands at the block's line, once, with the calls that lead there, innermost first."""
     text = (

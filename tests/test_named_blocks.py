@@ -165,6 +165,16 @@ SAME = {
         ),
         "z = sum_D(A[E_X, D]) + sum_E(A[E_X, D]) + sum_G(U[G])",
     ),
+    "other dims in comparisons and positions": (
+        "block causal(s):\n  softmax_S(where(index_S <= index_T + sum_S(g[S] ⊙ s), s, -inf))\n"
+        "z = causal_{T,S->B,E}(A[B_X, E])",
+        "z = softmax_E(where(index_E <= index_B + sum_E(g[E] ⊙ A[B_X, E]), A[B_X, E], -inf))",
+    ),
+    "other dims of calls that need them whole": (
+        "block heads(q):\n  rank_K(top_{G,K}(sum_N(Reshape_{D->N,G}(q))))\n"
+        "z = heads_{D,K->F,S}(A[B_X, F])",
+        "z = rank_S(top_{G,S}(sum_N(Reshape_{F->N,G}(A[B_X, F]))))",
+    ),
     "Greek and LaTeX": (
         (
             "block \\text{schicht}(x, λ_{in}):\n  h_{μ} = x ⊙ λ_\\text{in}\n  h_μ + x\n"

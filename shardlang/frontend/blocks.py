@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend.parse_errors import EmptyBlock, NestedBlock, NotInBlock, WrongIndent
-from shardlang.frontend.syntax import BlockDecl, Definition, DimsDecl, Item, Layers, Section
+from shardlang.frontend.syntax import (
+    AccumulateDecl,
+    BlockDecl,
+    Definition,
+    DimsDecl,
+    Item,
+    Layers,
+    Section,
+)
 from shardlang.source import Source, Span
 
 
@@ -81,10 +89,10 @@ def _mistake(item: Item, block: Layers | BlockDecl, *, alike: bool) -> Mistake |
 
 
 def with_sizes(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Give the items with a `dims` line before each block whose head says how many layers it has."""
+    """Give the items with a `dims` line before each that says how many layers or microbatches there are."""
     found: list[Item] = []
     for item in items:
-        if isinstance(item, Layers) and item.size is not None:
+        if isinstance(item, Layers | AccumulateDecl) and item.size is not None:
             found.append(DimsDecl((item.size,), item.size.span))
         found.append(item)
     return tuple(found)
@@ -95,7 +103,7 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
 
     Those of the forward pass count from 0. A block of the backward pass has the number of the one that
     it goes back through: the one whose carried values have the gradients that it carries, else the last one
-    over the same dim that is not yet taken. One that has no partner gets a number of its own.
+    over the same dim that is not yet taken. The blocks of an update follow those of the forward pass. One that has no partner gets a number of its own.
     """
     section = "forward"
     forward: list[Layers] = []
@@ -104,6 +112,8 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
     for item in items:
         if isinstance(item, Section):
             section = item.name
+            if section == "update":  # it goes through the layers once more
+                free = list(range(len(forward)))[::-1]
         elif isinstance(item, Layers) and section == "forward":
             found[id(item)] = len(forward)
             free.append(len(forward))

@@ -23,7 +23,6 @@ from shardlang.frontend.build import HEADS
 from shardlang.frontend.names import AxisNames
 from shardlang.frontend.scopes import relays
 from shardlang.frontend.syntax import (
-    Binary,
     BlockDecl,
     Call,
     Definition,
@@ -31,12 +30,12 @@ from shardlang.frontend.syntax import (
     Expr,
     Item,
     Layers,
-    Negate,
     Product,
     SizeOf,
     TensorRef,
     Word,
 )
+from shardlang.frontend.values import INDEX
 from shardlang.frontend.walk import moved, parts, rebuilt, references, walk
 from shardlang.source import Passage, Source, Span
 
@@ -528,6 +527,9 @@ class _Writer:
                 name = Word(names[name.text], name.span)
             elif name is not None and name.text[:1] == "d" and name.text[1:] in names:
                 name = Word(f"d{names[name.text[1:]]}", name.span)  # a gradient
+            elif name is not None and name.text.startswith(INDEX):
+                dim = name.text.removeprefix(INDEX)
+                name = Word(INDEX + self.dims.get(dim, dim), name.span)
             return replace(ref, name=name, dims=dims)
 
         def change(node: Expr) -> Expr | None:
@@ -542,31 +544,20 @@ class _Writer:
                     return None
 
         target = None if item.target is None else reference(item.target)
-        return replace(item, target=target, expr=rebuilt(self._subscripts(item.expr), change))
+        return replace(item, target=target, expr=rebuilt(item.expr, change, self._subscripts))
 
-    def _subscripts(self, expr: Expr) -> Expr:
-        """Give an expression with the dims in the subscripts of its products and calls renamed."""
-        if not self.dims:
-            return expr
-        match expr:
-            case Product() | Binary():
-                left, right = self._subscripts(expr.left), self._subscripts(expr.right)
-                made = replace(expr, left=left, right=right)
-                if isinstance(made, Product) and made.subscript is not None:
-                    made = replace(made, subscript=self._words(made.subscript))
-                return made
-            case Negate(operand):
-                return replace(expr, operand=self._subscripts(operand))
-            case Call(arguments=arguments, subscript=subscript):
-                parts = tuple([self._subscripts(each) for each in arguments])
-                words = subscript
-                if words is not None and self._callee(expr) is None:
-                    words = self._words(words)
-                elif words is not None and expr.arrow is not None:
-                    words = (*words[: expr.arrow], *self._words(words[expr.arrow :]))
-                return replace(expr, arguments=parts, subscript=words)
-            case _:
-                return expr
+    def _subscripts(self, node: Expr) -> Expr:
+        """Rename the dims in the subscript of a product or a call."""
+        if isinstance(node, Product) and node.subscript is not None:
+            return replace(node, subscript=self._words(node.subscript))
+        if not isinstance(node, Call) or node.subscript is None:
+            return node
+        words = node.subscript
+        if self._callee(node) is None:
+            return replace(node, subscript=self._words(words))
+        if node.arrow is None:
+            return node
+        return replace(node, subscript=(*words[: node.arrow], *self._words(words[node.arrow :])))
 
     def _words(self, words: Sequence[Word]) -> tuple[Word, ...]:
         return tuple(Word(self.dims.get(word.text, word.text), word.span) for word in words)

@@ -19,12 +19,14 @@ from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
 from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
     BlockDecl,
     Call,
     CarryDecl,
     Comment,
+    Comparison,
     Definition,
     DimRef,
     DimsDecl,
@@ -47,6 +49,7 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
     Word,
+    ZeroDecl,
 )
 from shardlang.source import Source, Span
 
@@ -54,7 +57,7 @@ _COMMENT_COLUMN = 60
 _SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
 _PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
 _PLAIN_WORD = re.compile(r"[^\W_][^\W_']*'*")
-_SUM, _PRODUCT, _UNARY, _ATOM = 1, 2, 3, 4
+_COMPARISON, _SUM, _PRODUCT, _UNARY, _ATOM = 0, 1, 2, 3, 4
 
 
 def format_source(source: Source) -> str:
@@ -219,8 +222,11 @@ class _Spelling:
                 return f"dtype {name.text}"
             case LeafDecl(kind, tensors):
                 return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
-            case OptimizerDecl(name):
-                return f"optimizer {name.text}"
+            case OptimizerDecl(name, _, zero):
+                behind = "" if zero is None else f", {_zero(zero)}"
+                return f"optimizer {name.text}{behind}"
+            case AccumulateDecl(dim, size):
+                return f"accumulate {dim.text}{'' if size is None else f'={size.written}'}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
             case Section(name):
@@ -323,6 +329,9 @@ class _Spelling:
                 return "-" + self._expr(operand, _UNARY), _UNARY
             case Call():
                 return self._call(expr), _ATOM
+            case Comparison(relation, left, right):
+                sides = (self._expr(left, _SUM), self._expr(right, _SUM))
+                return f" {relation} ".join(sides), _COMPARISON
             case Binary("/", left, right):
                 return f"{self._expr(left, _PRODUCT)} / {self._expr(right, _UNARY)}", _PRODUCT
             case Binary(op, left, right):
@@ -345,6 +354,11 @@ class _Spelling:
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"
+
+
+def _zero(zero: ZeroDecl) -> str:
+    """Print where the optimizer's state lies."""
+    return f"zero {zero.level.text} over {', '.join(axes.text for axes in zero.axes)}"
 
 
 def _carry(carry: CarryDecl) -> str:

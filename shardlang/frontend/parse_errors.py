@@ -215,6 +215,9 @@ class LonelyName(Mistake):
         return DECLARATIONS.get(self.name, f"a tensor has brackets: `{self.name}[B, D]`")
 
 
+ZERO = "where the optimizer's state lies is said as `optimizer adamw, zero 1 over X`"
+"""The form of what may stand behind the optimizer's name."""
+
 DECLARATIONS = {
     "mesh": "a mesh is declared as `mesh X=16, Y=4`",
     "dims": "dims are declared as `dims B=3M, D=5120, F=4*D`",
@@ -225,8 +228,10 @@ DECLARATIONS = {
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
+    "accumulate": "microbatches are declared as `accumulate M=8`",
     "forward": "a section starts with `forward:` alone on a line",
     "backward": "a section starts with `backward:` alone on a line",
+    "update": "a section starts with `update:` alone on a line",
     "layers": "a block starts with `layers L:` alone on a line, and its lines are indented",
     "block": "a named block starts with `block mlp(x, W_in, W_out):`, and its lines are indented",
     "include": 'a file is included as `include "attention.shd"`',

@@ -7,7 +7,7 @@ then the lines are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
@@ -30,6 +30,7 @@ from shardlang.frontend.names import (
     Brackets,
     implied_axes,
     plain_dims,
+    PUT,
     RENAME,
 )
 from shardlang.frontend.parser import parse
@@ -56,7 +57,7 @@ from shardlang.frontend.terms import Pending, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.frontend.walk import calls, references
 from shardlang.hardware.slices import read_shape, split_shape
-from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
+from shardlang.ir.ops import Coefficient, Einsum, Linear, Put, Reduce, Rename, Take
 from shardlang.ir.program import Program, Save, Statement, Use
 from shardlang.ir.types import Dim, DTYPES, Tensor
 from shardlang.source import Source, Span
@@ -64,6 +65,9 @@ from shardlang.source import Source, Span
 __all__ = ["Overrides", "load_text", "resolve"]
 
 NO_OVERRIDES = Overrides()
+
+BEFORE: Mapping[str, str] = {"backward": "forward", "update": "backward"}
+"""The section that each section needs before it."""
 
 
 def load_text(text: str, name: str = "<text>", overrides: Overrides = NO_OVERRIDES) -> Program:
@@ -134,11 +138,14 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
     chip, shape = _chip(hardware, overrides, reporter)
-    optimizer = declarations.optimizer(items, reporter)
+    optimizer, zero = declarations.optimizer(items, axes, reporter)
+    in_tensors = frozenset(dim for found in mentions for dim in found.dims)
+    microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
-    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit)
-    values.poisoned.update(gaps.names, written.lost)
     dims = frozenset(info.dim for info in sizes.infos())
+    default = dtype or DTYPES["bf16"]
+    values = Values(items, reporter, brackets, default, explicit, dims, microbatches=microbatches)
+    values.poisoned.update(gaps.names, written.lost)
     relayouts = Relayouts(values, axes, mesh, dims)
     lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
@@ -167,6 +174,8 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         slice=shape,
         dtype=values.default,
         optimizer=optimizer,
+        zero=zero,
+        microbatches=microbatches,
         save=save,
     )
 
@@ -223,9 +232,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape` and `top` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape`, `top` and `put_E(..)` name."""
     for call in calls(items):
-        if call.head.text in (RENAME, RESHAPE, "top"):
+        if call.head.text in (RENAME, RESHAPE, "top", PUT):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 
@@ -299,11 +308,9 @@ class _Lines:
             label = Label(self.sections[item.name], "it stands here first")
             mistake = declaration_errors.SectionOrder(f"there are two sections {item.name}:")
             self.reporter.report(item.span, mistake, [label])
-        elif item.name == "backward" and "forward" not in self.sections:
-            mistake = declaration_errors.SectionOrder(
-                "backward: stands here without a forward: before it"
-            )
-            self.reporter.report(item.span, mistake)
+        elif (before := BEFORE.get(item.name, item.name)) not in (item.name, *self.sections):
+            text = f"{item.name}: stands here without a {before}: before it"
+            self.reporter.report(item.span, declaration_errors.SectionOrder(text))
         self.sections.setdefault(item.name, item.span)
         self.values.section = item.name
 
@@ -422,6 +429,10 @@ class _Lines:
         match pending.op:
             case Einsum(contracted):
                 summed = contracted
+            case Put(_, contracted):
+                summed = contracted
+            case Take(along):
+                summed = along
             case Reduce(_, along):
                 summed = along
             case _:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from shardlang.diagnostics import Label
 from shardlang.frontend import block_errors, blocks
 from shardlang.frontend.build import COLLECTIVES
-from shardlang.frontend.syntax import Call, CarryDecl, Definition, Item, Layers, TensorRef
+from shardlang.frontend.syntax import (
+    AccumulateDecl,
+    Call,
+    CarryDecl,
+    Definition,
+    Item,
+    Layers,
+    TensorRef,
+)
 from shardlang.frontend.walk import references, walk
 from shardlang.ir.ops import Coefficient, Linear, Relayout
 from shardlang.ir.program import Block, Carry, Statement, Use
@@ -114,7 +122,7 @@ def enter(values: Values, head: Layers, body: Sequence[Item]) -> None:
     scope.outer = dict(values.entries)
     scope.start = len(values.statements)
     scope.renamed = {name: list(made) for name, made in values.renames.made.items()}
-    if values.section == "backward":
+    if values.section != "forward":
         values.entries.update(values.scopes.inner.get(number, {}))
     values.scope = scope
 
@@ -265,5 +273,6 @@ def _adds_up(statement: Statement) -> bool:
 
 
 def loop_dims(items: Iterable[Item]) -> tuple[Dim, ...]:
-    """List the dims that count layers."""
-    return tuple(dict.fromkeys(Dim(i.dim.text) for i in items if isinstance(i, Layers)))
+    """List the dims that count layers or microbatches."""
+    counting = (item for item in items if isinstance(item, Layers | AccumulateDecl))
+    return tuple(dict.fromkeys(Dim(item.dim.text) for item in counting))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardlang.ir.program import LeafKind
+from shardlang.ir.ops import Relation
+from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import SizeExpr
 from shardlang.source import Span
 
@@ -114,6 +115,17 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left <= right`; `relation` is in its plain spelling."""
+
+    relation: Relation
+    left: Expr
+    right: Expr
+    operator: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Negate:
     """Unary minus."""
 
@@ -141,7 +153,7 @@ class Call:
     arrow: int | None = None
 
 
-Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call
+Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Comparison | Negate | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +248,32 @@ class LeafDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroDecl:
+    """`zero 1 over X` behind the optimizer: `level` is the number, `axes` the words behind `over`."""
+
+    level: Word
+    axes: tuple[Word, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerDecl:
-    """`optimizer adam`."""
+    """`optimizer adam`, `optimizer adamw, zero 1 over X`."""
 
     name: Word
+    span: Span
+    zero: ZeroDecl | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateDecl:
+    """`accumulate M`, `accumulate M=8`, `accumulate 8`: gradients are added over M microbatches.
+
+    `size` is what a `dims` line would say of the dim that counts them.
+    """
+
+    dim: Word
+    size: DimDecl | None
     span: Span
 
 
@@ -253,9 +287,9 @@ class SaveDecl:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`forward:` or `backward:`."""
+    """`forward:`, `backward:` or `update:`."""
 
-    name: Literal["forward", "backward"]
+    name: Pass
     span: Span
 
 
@@ -314,6 +348,7 @@ Item = (
     | DTypeDecl
     | LeafDecl
     | OptimizerDecl
+    | AccumulateDecl
     | SaveDecl
     | Section
     | Layers

@@ -11,20 +11,21 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.frontend import block_errors, declaration_errors, errors
+from shardlang.frontend import block_errors, declaration_errors, errors, expression_errors, scopes
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.sizes import AtMost, Multiple
-from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
+from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename, result_dtype
-from shardlang.ir.program import Leaf, LeafKind, Statement, Use
-from shardlang.ir.types import Array, Dim, DType, Layout, Tensor
+from shardlang.ir.ops import implied, Op, Rename
+from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
+from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.source import Span
 
-Section = Literal["forward", "backward"]
+INDEX = "index_"
+"""What the name of a built-in leaf begins with: `index_T`."""
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Entry:
     span: Span
     origin: Literal["leaf", "value", "gradient"]
     latest: Layout | None = None
-    section: Section = "forward"
+    section: Pass = "forward"
     made: tuple[Op, tuple[Tensor, ...]] | None = None
 
 
@@ -68,7 +69,9 @@ class Values:
     brackets: Mapping[int, Brackets | None]
     default: DType
     explicit: bool
-    section: Section = "forward"
+    dims: frozenset[Dim] = frozenset()
+    section: Pass = "forward"
+    microbatches: Dim | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
@@ -94,6 +97,9 @@ class Values:
         self.multiples: list[Multiple] = []
         self.at_most: list[AtMost] = []
         self.scopes = Scopes.of(self.items)
+        lines = [x for x in self.items if isinstance(x, Definition) and not scopes.relays(x)]
+        targets = [line.target.name for line in lines if line.target is not None]
+        self.defined = {name.text for name in targets if name is not None}.union(self.declared)
         self.scope: Scope | None = None
 
     def _look_at(self, ref: TensorRef) -> None:
@@ -144,7 +150,7 @@ class Values:
 
     def reserved(self, name: str, span: Span) -> bool:
         """Report a gradient's name where it may not stand."""
-        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+        if self.gradient_of(name) is None or (self.explicit and self.section != "forward"):
             return False
         if name not in self.reported:
             self.reported.add(name)
@@ -259,6 +265,8 @@ class Values:
         if name.text in self.declared:
             item, declared = self.declared[name.text]
             return self.add_leaf(declared, name, item.kind, declared=True)
+        if name.text.startswith(INDEX) and name.text not in self.defined:
+            return self._index(ref, name)
         if self.brackets[id(ref)] is None:
             self.poisoned.add(name.text)
             self.reporter.report(ref.span, errors.BareName(name.text, self.known()))
@@ -267,6 +275,22 @@ class Values:
             "param" if name.text.startswith("W") and not self.has_params else "input"
         )
         return self.add_leaf(ref, name, by_letter, declared=False)
+
+    def _index(self, ref: TensorRef, name: Word) -> Entry | None:
+        """Make the leaf that counts the places along a dim: `index_T`."""
+        dim = Dim(name.text.removeprefix(INDEX))
+        if dim not in self.dims:
+            self.poisoned.add(name.text)
+            known = tuple(dim.name for dim in sorted(self.dims))
+            mistake = expression_errors.UnknownIndex(name.text, dim.name, known)
+            self.reporter.report(ref.span, mistake)
+            return None
+        tensor = Tensor(name.text, (dim,), DTYPES["int32"])
+        layout = Layout.replicated(1)
+        entry = Entry(tensor, layout, ref.span, "leaf", layout)
+        self.entries[name.text] = entry
+        self.leaves[name.text] = Leaf(Array(tensor, layout), "index", ref.span)
+        return entry
 
     def add_leaf(
         self, ref: TensorRef, name: Word, kind: LeafKind, *, declared: bool
@@ -390,12 +414,12 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        implied = result_dtype(op, [tensor.dtype for tensor in tensors])
+        dtype_made = implied(op, [tensor.dtype for tensor in tensors])
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)
             brackets = None if goal is None else goal.brackets
-            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or implied)
+            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or dtype_made)
             span = operands[0].span if goal is None else goal.ref.span
             layout = brackets.layout(tensor.dims) if brackets else None
             self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
@@ -409,7 +433,7 @@ class Values:
         if word.text in self.entries:
             tensor = self.entries[word.text].tensor
         else:
-            tensor = self._shape(word.text, brackets, dims, implied)
+            tensor = self._shape(word.text, brackets, dims, dtype_made)
             if word.text in self.scopes.hidden:  # a block before this line has its own
                 tensor = replace(tensor, name=self.fresh(word.text))
                 self.renames.written[tensor.name] = word.text

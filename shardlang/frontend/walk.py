@@ -13,6 +13,7 @@ from typing import Any, cast, TypeVar
 from shardlang.frontend.syntax import (
     Binary,
     Call,
+    Comparison,
     Definition,
     Expr,
     Item,
@@ -31,7 +32,7 @@ Node = TypeVar("Node")
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """Give an expression's direct parts, in reading order."""
     match expr:
-        case Product() | Binary():
+        case Product() | Binary() | Comparison():
             return (expr.left, expr.right)
         case Negate():
             return (expr.operand,)
@@ -75,27 +76,36 @@ def calls(items: Iterable[Item]) -> Iterator[Call]:
     return (node for node in nodes(items) if isinstance(node, Call))
 
 
-def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def rebuilt(
+    expr: Expr,
+    change: Callable[[Expr], Expr | None],
+    after: Callable[[Expr], Expr] = lambda node: node,
+) -> Expr:
     """Give an expression with parts changed; what a change gives is not looked into.
 
-    `change` says what stands for a part, None for the part itself with its own parts changed.
+    `change` says what stands for a part, None for the part itself with its own parts changed; those
+    go through `after`.
     """
     new = change(expr)
-    if new is not None:
-        return new
+    return after(_with_parts(expr, change, after)) if new is None else new
+
+
+def _with_parts(
+    expr: Expr, change: Callable[[Expr], Expr | None], after: Callable[[Expr], Expr]
+) -> Expr:
     match expr:
-        case Product() | Binary():
-            left, right = rebuilt(expr.left, change), rebuilt(expr.right, change)
+        case Product() | Binary() | Comparison():
+            left, right = rebuilt(expr.left, change, after), rebuilt(expr.right, change, after)
             return replace(expr, left=left, right=right)
         case Negate():
-            return replace(expr, operand=rebuilt(expr.operand, change))
+            return replace(expr, operand=rebuilt(expr.operand, change, after))
         case Call():
             arguments: list[Expr] = []
             for each in expr.arguments:
-                arguments.append(rebuilt(each, change))  # noqa: PERF401  (a comprehension would be a frame more)
+                arguments.append(rebuilt(each, change, after))  # noqa: PERF401  (a comprehension would be a frame more)
             result = expr.result
             if result is not None:
-                made = rebuilt(result, change)
+                made = rebuilt(result, change, after)
                 result = made if isinstance(made, TensorRef) else result
             return replace(expr, arguments=tuple(arguments), result=result)
         case TensorRef() | NumberRef() | SizeOf():

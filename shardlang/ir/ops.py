@@ -6,11 +6,12 @@ computes nothing (but for finishing a reduction). Steps of a plan use both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, Dim, DType, DTYPES, promote, Reduction
 
 
@@ -60,9 +61,52 @@ class Divide:
     """Elementwise quotient of two operands, with broadcasting: linear in the first alone."""
 
 
+Relation = Literal["==", "!=", "<", "<=", ">", ">="]
+"""How two values may compare."""
+
+
 @dataclass(frozen=True, slots=True)
-class Equal:
-    """1 where two operands are equal, else 0, with broadcasting; it has no gradient."""
+class Compare:
+    """1 where a relation holds, else 0: `index_S <= index_T`, with broadcasting; no gradient.
+
+    With a `bound` (a number, perhaps times sizes) there is one operand, compared with it: `place < |C|`.
+    """
+
+    relation: Relation
+    bound: Monomial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`where(mask, A, 0)`: the second operand where the first is not 0, else `fill`; with broadcasting.
+
+    `fill` None is the lowest finite number of the result's dtype (`-inf`). Linear in A if `fill` is 0.
+    """
+
+    fill: Fraction | None = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Look up: `take_V(W[V, D], tokens[B, T])` is `[B, T, D]`; operands are a table and ids, one a dim.
+
+    It is the sum over `dims` of the table times one-hot ids: `dims` are contracted, the other dims align
+    by name, and an id out of range gives 0. Linear in the table.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Add values up by ids: `put_{E,C}(x, choice, place)` has the new dims E and C; transpose of Take.
+
+    Operands are values and ids, one a new dim. Their dims align by name, and those `contracted` are
+    summed over. A value whose id is out of range is dropped. Linear in the values.
+    """
+
+    dims: tuple[Dim, ...]
+    contracted: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +200,14 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step: the new parameter from the parameter and its gradient, elementwise.
+
+    Its state lies as the operands do. Only the update pass of a plan has it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -218,19 +270,38 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename | Rotary | Reshape | Top | Rank
+Compute = (
+    Einsum
+    | Linear
+    | Map
+    | Divide
+    | Compare
+    | Select
+    | Take
+    | Put
+    | Reduce
+    | Rename
+    | Rotary
+    | Reshape
+    | Top
+    | Rank
+    | Update
+)
 """What computes a new value."""
 
 
 Op = Compute | Relayout
+"""What a step does."""
 
 
-def result_dtype(op: Op, operands: Iterable[DType]) -> DType:
-    """Give the dtype of an operation's result where the text declares none."""
+def implied(op: Op, dtypes: Sequence[DType]) -> DType:
+    """Give the dtype of a result that declares none: of what is selected, taken or put, else of all."""
     match op:
+        case Select():
+            return dtypes[1]
         case Top() | Rank():
             return DTYPES["int32"]
-        case Rotary():
-            return next(iter(operands))
+        case Take() | Put() | Rotary() | Update():
+            return dtypes[0]
         case _:
-            return promote(operands)
+            return promote(dtypes)

@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Reshape, Rotary
+from shardlang.ir.ops import (
+    Compute,
+    Divide,
+    Einsum,
+    Linear,
+    Put,
+    Reduce,
+    Reshape,
+    Rotary,
+    Select,
+    Take,
+)
 from shardlang.ir.types import Dim
 from shardlang.planner.states import KINDS, Space
 from shardlang.rules.local import summed
@@ -40,10 +51,10 @@ def linear_in(op: Compute, operands: int) -> list[tuple[int, ...]]:
             return [(index,) for index in range(operands)]
         case Linear(_, constant) if not constant:
             return [tuple(range(operands))]
-        case Divide() | Rotary() | Reshape():
+        case Divide() | Rotary() | Reshape() | Reduce("sum" | "mean", _) | Take() | Put():
             return [(0,)]
-        case Reduce("sum" | "mean", _):
-            return [(0,)]
+        case Select(fill) if fill == 0:
+            return [(1,)]
         case _:
             return []
 

@@ -10,18 +10,22 @@ from collections.abc import Mapping
 
 from shardlang.ir.ops import (
     AllGather,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Op,
+    Put,
     Reduce,
     Relayout,
     Rename,
     Reshape,
     Rotary,
+    Select,
+    Take,
+    Update,
 )
 from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
@@ -40,9 +44,9 @@ def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
 def summed(op: Compute) -> tuple[Dim, ...]:
     """Give the dims that an operation combines along."""
     match op:
-        case Einsum(contracted):
+        case Einsum(contracted) | Put(_, contracted):
             return contracted
-        case Reduce(_, dims):
+        case Reduce(_, dims) | Take(dims):
             return dims
         case _:
             return ()
@@ -93,6 +97,15 @@ def partial_rule(op: Compute, arrays: tuple[Array, ...], axis: Axis) -> Illegal 
         if axis in arrays[1].layout.unreduced:
             return Illegal(f"{arrays[1]} is a partial sum over {axis}: divide by the whole sum")
         return "sum"
+    if isinstance(op, Take | Put):
+        if partial != [arrays[0]]:
+            ids = next(a for a in partial if a != arrays[0])
+            return Illegal(f"{ids} is a partial sum over {axis}: ids have to be whole")
+        return "sum"
+    if isinstance(op, Select) and op.fill == 0:
+        if axis in arrays[0].layout.unreduced:
+            return Illegal(f"{arrays[0]} is a partial sum over {axis}: a mask has to be whole")
+        return "sum"
     return Illegal(
         f"{partial[0]} is a partial sum over {axis}, and {_name(op)} of a sum is not the sum of "
         f"{_name(op)}",
@@ -121,8 +134,12 @@ def _name(op: Compute) -> str:
             return function
         case Reduce(kind, _):
             return kind
-        case Equal():
-            return "equal"
+        case Compare(relation):
+            return "equal" if relation == "==" else relation
+        case Select():
+            return "where with another value than 0"
+        case Update():
+            return "an update"
         case _:
             return verb(op)
 

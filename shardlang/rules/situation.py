@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename, Reshape, Rotary
+from shardlang.ir.ops import (
+    Compute,
+    Divide,
+    Einsum,
+    Linear,
+    Put,
+    Reduce,
+    Rename,
+    Reshape,
+    Rotary,
+    Select,
+    Take,
+)
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, Layout, prefix, Tensor
 from shardlang.rules.collectives import Illegal
@@ -409,9 +421,18 @@ class _Situation:
             case Linear(_, constant) if not constant:
                 self.masked.update((index, axis) for index in range(len(self.arrays)))
             case (
-                Einsum() | Divide() | Rename() | Rotary() | Reshape() | Reduce(kind="sum" | "mean")
+                Einsum()
+                | Divide()
+                | Rename()
+                | Rotary()
+                | Reshape()
+                | Take()
+                | Put()
+                | Reduce(kind="sum" | "mean")
             ):
                 self.masked.add((0, axis))
+            case Select(fill) if fill == 0:
+                self.masked.add((1, axis))
             case _:
                 pass
 

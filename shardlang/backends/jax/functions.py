@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardlang.ir.ops import Equal, Map
+from shardlang.ir.ops import Compare, Map
 from shardlang.ir.plan import Plan
 
 CODE: Mapping[str, str] = {
@@ -54,7 +54,8 @@ JUMPS = frozenset({"relu_grad", "abs_grad"})
 def jumps(plan: Plan) -> bool:
     """Say whether a plan has a step that jumps: its narrow and its exact values may then differ."""
     return any(
-        isinstance(step.op, Equal) or (isinstance(step.op, Map) and step.op.function in JUMPS)
+        (isinstance(step.op, Compare) and any(x.tensor.dtype.kind == "float" for x in step.inputs))
+        or (isinstance(step.op, Map) and step.op.function in JUMPS)
         for _, step in plan.steps()
     )
 
@@ -100,6 +101,22 @@ def _rank(x):
     new = jnp.concatenate([jnp.ones_like(x[..., :1], bool), x[..., 1:] != x[..., :-1]], axis=-1)
     first = lax.cummax(jnp.where(new, place, 0), axis=x.ndim - 1)
     return jnp.take_along_axis(place - first, jnp.argsort(order, axis=-1), axis=-1)
+''',
+    "_places": '''
+def _places(ids, rows, axes=()):
+    """Give ids as places among this device's rows of a dim split over `axes`; others as `rows`."""
+    places = ids - lax.axis_index(axes) * rows if axes else ids
+    return jnp.where((places >= 0) & (places < rows), places, rows)
+''',
+    "_take_rows": '''
+def _take_rows(table, *places):
+    """Look up rows of a table; a place past the end gives 0."""
+    return table.at[places].get(mode="fill", fill_value=0)
+''',
+    "_add_rows": '''
+def _add_rows(shape, values, *places):
+    """Add values up at places of an array of zeros; a place past the end drops its value."""
+    return jnp.zeros(shape, values.dtype).at[places].add(values, mode="drop")
 ''',
     "_own_shard": '''
 def _own_shard(x, axes, dim):

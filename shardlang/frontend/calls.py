@@ -448,9 +448,13 @@ class _Writer:
             body = waiting.pop().body
             for ref in references(body):
                 found.update((_dim(dim, self.axes)[0], None) for dim in ref.dims or ())
+                if ref.name is not None and ref.name.text.startswith(INDEX):
+                    found[ref.name.text.removeprefix(INDEX)] = None
             for node in (node for item in body for node in walk(item.expr)):
                 callee = self._callee(node)
-                if callee is None and isinstance(node, Product | Call):
+                if isinstance(node, SizeOf):
+                    found[node.dim.text] = None
+                elif callee is None and isinstance(node, Product | Call):
                     found.update((word.text, None) for word in node.subscript or ())
                 elif isinstance(node, Call) and callee is not None:
                     found.update((new, None) for _, new in _pairs(node))

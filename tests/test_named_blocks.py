@@ -166,13 +166,17 @@ SAME = {
         "z = sum_D(A[E_X, D]) + sum_E(A[E_X, D]) + sum_G(U[G])",
     ),
     "other dims in comparisons and positions": (
-        "block causal(s):\n  softmax_S(where(index_S <= index_T + sum_S(g[S] ⊙ s), s, -inf))\n"
-        "z = causal_{T,S->B,E}(A[B_X, E])",
+        (
+            "block causal(s):\n  softmax_S(where(index_S <= index_T + sum_S(g[S] ⊙ s), s, -inf))\n"
+            "z = causal_{T,S->B,E}(A[B_X, E])"
+        ),
         "z = softmax_E(where(index_E <= index_B + sum_E(g[E] ⊙ A[B_X, E]), A[B_X, E], -inf))",
     ),
     "other dims of calls that need them whole": (
-        "block heads(q):\n  rank_K(top_{G,K}(sum_N(Reshape_{D->N,G}(q))))\n"
-        "z = heads_{D,K->F,S}(A[B_X, F])",
+        (
+            "block heads(q):\n  rank_K(top_{G,K}(sum_N(Reshape_{D->N,G}(q))))\n"
+            "z = heads_{D,K->F,S}(A[B_X, F])"
+        ),
         "z = rank_S(top_{G,S}(sum_N(Reshape_{F->N,G}(A[B_X, F]))))",
     ),
     "Greek and LaTeX": (
@@ -185,6 +189,17 @@ SAME = {
     "a subscript that belongs to the name": (
         "block f_{in}(x):\n  gelu(x)\nz = f_{in}(A[B_X, D])\ny = f_in(z)",
         "z = gelu(A[B_X, D])\ny = gelu(z)",
+    ),
+    "the gradient of an argument": (
+        (
+            "block back(x, y):\n  [B, D] = dx[B, D] ⊙ y[B, D]\n"
+            "forward:\n  Out[B, D] = square(A[B, D])\nbackward:\n"
+            "  t[B, D] = 2 * A[B, D]\n  dA[B, D] = back(Out[B, D], t[B, D])\n"
+        ),
+        (
+            "forward:\n  Out[B, D] = square(A[B, D])\nbackward:\n"
+            "  t[B, D] = 2 * A[B, D]\n  dA[B, D] = dOut[B, D] ⊙ t[B, D]\n"
+        ),
     ),
     "explicit lines, with a gradient": (
         (

@@ -166,7 +166,8 @@ def _brackets(ref: TensorRef) -> tuple[object, ...]:
     ]
     marker = ref.marker
     mark = None if marker is None else (marker.kind.text, *(word.text for word in marker.words))
-    return (ref.dims is None, dims, mark, None if ref.dtype is None else ref.dtype.text)
+    words = (None if word is None else word.text for word in (ref.dtype, ref.index))
+    return (ref.dims is None, dims, mark, *words)
 
 
 def _is_bare(ref: TensorRef) -> bool:
@@ -501,7 +502,7 @@ class _Writer:
             if isinstance(argument, TensorRef) and argument.name is not None:
                 if not _is_bare(argument):
                     values[word] = argument
-                if _is_bare(argument) or self._agree(block.first[word], argument):
+                if _is_bare(argument) or self._agree(block.first.get(word), argument):
                     names[word] = argument.name.text
                 elif word not in block.bare:
                     del values[word]
@@ -578,9 +579,12 @@ class _Writer:
             name = Word(new, ref.name.span)
         return replace(ref, name=name, braced=braced, literal=literal)
 
-    def _agree(self, first: TensorRef, argument: TensorRef) -> bool:
-        """Say whether a block's first mention of a parameter says of it what an argument does."""
-        if _is_bare(first):
+    def _agree(self, first: TensorRef | None, argument: TensorRef) -> bool:
+        """Say whether a block's first mention of a parameter says of it what an argument does.
+
+        There is none where the block reads its gradient alone.
+        """
+        if first is None or _is_bare(first):
             return True
         dims = None if first.dims is None else tuple([self._dim(dim) for dim in first.dims])
         return _brackets(replace(first, dims=dims)) == _brackets(argument)

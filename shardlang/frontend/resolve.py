@@ -8,7 +8,7 @@ then the lines are read one by one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
 from shardlang.frontend import (
@@ -17,6 +17,7 @@ from shardlang.frontend import (
     declarations,
     errors,
     expression_errors,
+    pipelines,
     scopes,
 )
 from shardlang.frontend.declarations import Overrides, SizeReader
@@ -94,16 +95,18 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
 def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Program:
     """Give the program that a tree means, with gaps in the text that it was read from."""
     reporter = Reporter(source)
-    _refuse_pipelines(file.items, reporter)
-    items = blocks.with_sizes(file.items)
+    items = file.items
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
+    former = () if overrides.mesh is None else declarations.own_axes(items)
+    axes = AxisNames(axis_names, plain_dims(items), frozenset(former), line is None)
+    items = pipelines.marked(pipelines.placed(items, axes, reporter), reporter)
+    items = blocks.with_sizes(items)
     declared = frozenset(
         decl.name.text for item in items if isinstance(item, DimsDecl) for decl in item.dims
     )
-    former = () if overrides.mesh is None else declarations.own_axes(items)
-    axes = AxisNames(axis_names, plain_dims(items) | declared, frozenset(former), line is None)
+    axes = replace(axes, dims=axes.dims | declared)
     brackets = _read_brackets(items, axes, reporter)
     mentions = [found for found in brackets.values() if found is not None]
     sizes = SizeReader(
@@ -134,12 +137,14 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     explicit = any(isinstance(item, Section) for item in items)
     default = dtype or DTYPES["bf16"]
     values = Values(items, reporter, brackets, default, explicit, microbatches=microbatches)
+    values.pipeline = pipelines.pipeline(items, reporter)
     values.poisoned.update(gaps.names)
     dims = frozenset(info.dim for info in sizes.infos())
     lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
     lines.read(items)
     mesh = sizes.tie(values.ties, mesh)
     sizes.check(mentions)
+    pipelines.check(items, values.pipeline, brackets, sizes.table.values, reporter)
     if not any(isinstance(item, Definition) for item in items):
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), declaration_errors.EmptyProgram())
@@ -196,14 +201,6 @@ def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
             seen.add(each.mistake.name)
         kept.append(each)
     return kept
-
-
-def _refuse_pipelines(items: Sequence[Item], reporter: Reporter) -> None:
-    """Stop at a micro-batch subscript: nothing else can be said about such a program yet."""
-    for ref in references(items):
-        if ref.index is not None:
-            reporter.report(ref.index.span, declaration_errors.Pipelined())
-            reporter.raise_if_errors()
 
 
 def _read_brackets(

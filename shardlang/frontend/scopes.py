@@ -187,7 +187,8 @@ def leave(values: Values) -> None:
     assert scope is not None
     carries = tuple(_carries(values, scope))
     values.scope = None
-    block = Block(scope.dim, scope.number, carries)
+    stages = values.pipeline if scope.head.stages else None
+    block = Block(scope.dim, scope.number, carries, stages)
     for statement in values.statements[scope.start :]:
         if scope.dim in statement.result.dims:
             mistake = block_errors.LayerDim(statement.result.name, scope.dim.name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Reduce, Update
+from shardlang.ir.ops import Collective, Compute, Op, Permute, Reduce, Update
 from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Tensor
@@ -39,8 +39,22 @@ class Step:
 
     @property
     def times(self) -> Monomial:
-        """How often it is done: once, or once in each layer of its block."""
-        return Monomial() if self.loop is None else Monomial.of(self.loop.dim.name)
+        """How often a device does it: once, or once in each layer of its block that it has."""
+        if self.loop is None:
+            return Monomial()
+        if self.sends and self.loop.pipeline is not None:
+            return Monomial() * self.loop.pipeline.chunks
+        return self.loop.layers
+
+    @property
+    def sends(self) -> bool:
+        """Whether it sends what a stage hands on to the next one: once in each chunk of a stage."""
+        return (
+            self.loop is not None
+            and self.loop.pipeline is not None
+            and isinstance(self.op, Permute)
+            and self.output in self.inputs
+        )
 
     @property
     def accumulates(self) -> bool:

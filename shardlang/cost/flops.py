@@ -13,6 +13,7 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | function, quotient, equal | 1 an element                                                      |
 | reduction                 | 1 an element of the operand                                       |
 | new names for dims        | nothing                                                           |
+| update                    | as the optimizer takes an element (`UPDATES`)                     |
 
 A dim counts with its local size: its size over the axes that split it.
 """
@@ -24,7 +25,7 @@ from fractions import Fraction
 
 from shardlang.cost.local import local_elements
 from shardlang.ir.functions import FUNCTIONS
-from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename, Update
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis
@@ -75,6 +76,20 @@ def _nothing(step: Step) -> Monomial:
     return local_elements(step.output) * 0
 
 
+UPDATES: Mapping[str, int] = {
+    "adam": 14, "adamw": 16, "sgd": 2, "momentum": 4, "lion": 11, "muon": 4, "adafactor": 14,
+    "none": 0,
+}  # fmt: skip
+"""FLOPs of an update an element: adam two moments (3 and 4), their corrections (2), root, epsilon and
+quotient (3), the step (2); adamw weight decay besides (2). Of muon the moment and the step alone: its
+matrix products are not counted. adafactor's rows and columns are taken as adam's moments."""
+
+
+def _update(step: Step) -> Monomial:
+    assert isinstance(step.op, Update)
+    return local_elements(step.output) * UPDATES.get(step.op.optimizer or "none", 0)
+
+
 FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Einsum: _einsum,
     Linear: _linear,
@@ -83,6 +98,7 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Equal: _each,
     Reduce: _reduce,
     Rename: _nothing,
+    Update: _update,
 }
 """How an operation's FLOPs are counted."""
 

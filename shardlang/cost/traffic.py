@@ -28,12 +28,14 @@ def fused(layers: Layers, section: Pass) -> Formula:
     """Give the bytes that a pass reads and writes where nothing but its ends leaves the chip."""
     plan = layers.plan
     storage = Storage(plan)
-    steps = plan.forward if section == "forward" else plan.backward
+    steps = {"forward": plan.forward, "backward": plan.backward, "update": plan.update}[section]
     given: dict[Array, None] = {}
     made: dict[Array, None] = {}
-    leaving = {g.gradient for g in plan.gradients} if section == "backward" else set(plan.outputs)
-    if section == "forward":
-        leaving.update(kept_for_backward(plan, storage))
+    leaving: set[Array] = set(plan.renewed)
+    if section == "backward":
+        leaving = {gradient.gradient for gradient in plan.gradients}
+    elif section == "forward":
+        leaving = {*plan.outputs, *kept_for_backward(plan, storage)}
     for step in steps:
         if step.output in storage.same:
             continue

@@ -238,7 +238,11 @@ class Functions:
             self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
             return None
         uses = self._arguments(call, 2, want)
-        return None if uses is None else self._pending(Update(), uses, call.span)
+        return (
+            None
+            if uses is None
+            else self._pending(Update(self.expressions.values.optimizer), uses, call.span)
+        )
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""

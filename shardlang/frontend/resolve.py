@@ -136,7 +136,8 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     default = dtype or DTYPES["bf16"]
-    values = Values(items, reporter, brackets, default, explicit, microbatches=microbatches)
+    values = Values(items, reporter, brackets, default, explicit)
+    values.microbatches, values.optimizer = microbatches, optimizer
     values.pipeline = pipelines.pipeline(items, reporter)
     values.poisoned.update(gaps.names)
     dims = frozenset(info.dim for info in sizes.infos())

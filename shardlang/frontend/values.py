@@ -69,6 +69,7 @@ class Values:
     section: Pass = "forward"
     microbatches: Dim | None = None
     pipeline: Pipeline | None = None
+    optimizer: str | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])

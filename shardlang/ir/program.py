@@ -8,7 +8,18 @@ from typing import Literal
 
 from shardlang.ir.ops import Op
 from shardlang.ir.size import Monomial, SizeExpr
-from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
+from shardlang.ir.types import (
+    Array,
+    Axis,
+    AxisInfo,
+    Dim,
+    DType,
+    DTYPES,
+    Layout,
+    Mesh,
+    Sizes,
+    Tensor,
+)
 from shardlang.source import Source, Span
 
 Pass = Literal["forward", "backward", "update"]

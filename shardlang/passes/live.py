@@ -99,13 +99,15 @@ def mark_critical(
     """Give both passes with `critical` set on the collectives that the rest has to wait for.
 
     A collective is critical unless its operand depends on parameters alone (it can be prefetched)
-    or its result reaches nothing but gradients of parameters (it can run behind the rest). The next layer
-    waits for what a layer hands on.
+    or its result reaches nothing but gradients of parameters (it can run behind the rest). Where no input
+    has a gradient, the rest is what the last of the parameters' gradients is computed from.
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
     inputs = [g.gradient for g in gradients if g.leaf.tensor not in weights]
-    inputs += [last for block, _ in runs(backward) for _, last in _carried(block)]
+    if not inputs:
+        tensors = {g.gradient.tensor for g in gradients}
+        inputs = [s.output for s in backward if s.is_compute and s.output.tensor in tensors][-1:]
     awaited = alive(forward, backward, outputs, inputs)
     alone = {leaf.array for leaf in program.leaves if leaf.kind == "param"}
     marked: list[Step] = []

@@ -32,6 +32,7 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Rename,
     Slice,
+    Update,
 )
 from shardlang.ir.types import Dim, Tensor
 
@@ -154,6 +155,7 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Divide: _divide,
     Reduce: _reduce,
     Equal: _nothing,
+    Update: _nothing,
     Rename: _rename,
     AllGather: _same,
     ReduceScatter: _same,

@@ -22,6 +22,7 @@ from shardlang.ir.ops import (
     Map,
     Reduce,
     Rename,
+    Update,
 )
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -135,6 +136,8 @@ def _compute(
         case Equal():
             left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
             return jnp.where(left == right, 1.0, 0.0)
+        case Update():
+            raise TypeError("an update is no part of what a program means")
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
         case Reduce(kind, over):

@@ -46,6 +46,12 @@ def layer_notes(blocks: Sequence[Block]) -> tuple[str, ...]:
     return (f"{listed}: {LAYERS} layers are written out and run",) if blocks else ()
 
 
+def training_notes(plan: Plan) -> tuple[str, ...]:
+    """Say what of a training step is run."""
+    text = "of the training step one microbatch is run, without the update"
+    return (text,) if plan.update else ()
+
+
 def size_notes(
     plan: Plan, numbers: Numbers, sizes: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:

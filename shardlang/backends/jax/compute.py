@@ -22,6 +22,7 @@ from shardlang.ir.ops import (
     Map,
     Reduce,
     Rename,
+    Update,
 )
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
 
@@ -133,6 +134,8 @@ def compute(
             writer.reduce(op, operands[0])
         case Rename(dims):
             writer.rename(operands[0], dims)
+        case Update():
+            raise TypeError("an update is the optimizer's, which the caller gives")
     return writer.lines
 
 

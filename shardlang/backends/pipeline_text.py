@@ -18,12 +18,16 @@ BANDS = 3
 """Into how many bands a picture is cut at the most."""
 
 
-def render(chosen: Found | None, compared: Mapping[str, Found | Refused], width: int = 80) -> str:
-    """Draw a schedule, and list all of them."""
+def render(
+    chosen: Found | None, compared: Mapping[str, Found | Refused], width: int = 80, unit: str = ""
+) -> str:
+    """Draw a schedule, and list all of them; `unit` is that of the durations, where they have one."""
     lines: list[str] = []
     if chosen is not None:
         scale = Scale.of(chosen.run, width)
         lines += [*wrap(_title(chosen), width), "", *drawing(chosen.run, scale), ""]
+        if unit:
+            lines += [*wrap(times(chosen, unit), width), ""]
         lines += [*wrap(_legend(chosen.run, numbered=scale.numbered), width), ""]
     lines += _table(compared, chosen, width)
     return "\n".join(lines) + "\n"
@@ -198,4 +202,5 @@ def times(found: Found, unit: str) -> str:
     durations = found.run.durations
     parts = (("F", durations.forward), ("B", durations.input), ("W", durations.weights))
     said = ", ".join(f"{name} {si(float(value), unit)}" for name, value in parts)
-    return f"a step takes {si(float(found.step), unit)}; a microbatch on a stage: {said}"
+    sent = f", sending {si(float(durations.send), unit)}" if durations.send else ""
+    return f"a step takes {si(float(found.step), unit)}; a microbatch on a stage: {said}{sent}"

@@ -74,7 +74,9 @@ class TwoPipelines(Mistake):
 
     def hint(self) -> str | None:
         """Say what to do."""
-        return "put all layers into one block, or leave the others whole on the first and last stage"
+        return (
+            "put all layers into one block, or leave the others whole on the first and last stage"
+        )
 
 
 @dataclass(frozen=True)

@@ -267,4 +267,3 @@ def check(
     refused = row.mistake(stages, microbatches, found.chunks)
     if refused is not None:
         reporter.report(span, refused)
-

@@ -150,9 +150,9 @@ class UnevenStages(Mistake):
 
     def message(self) -> str:
         """Give the numbers."""
+        chunks = f" of {self.chunks} chunks each" if self.chunks > 1 else ""
         return (
-            f"{self.block}={self.layers} layers can't be divided into {self.stages} stages of "
-            f"{self.chunks} chunks each"
+            f"{self.block}={self.layers} layers can't be divided into {self.stages} stages{chunks}"
         )
 
     def hint(self) -> str | None:

@@ -56,13 +56,14 @@ DEFAULT = "1f1b"
 
 def placed(items: Sequence[Item], axes: AxisNames, reporter: Reporter) -> tuple[Item, ...]:
     """Give the items with the stages of each block apart from its dim, and one-line forms as blocks."""
-    reader = BracketReader(axes, reporter)
     found: list[Item] = []
     for item in items:
         if not isinstance(item, Layers) or item.stack is None:
             found.append(item)
             continue
-        brackets = _read(item.stack, reader)
+        base = item.stack.name.text.rpartition("_")[0]
+        meant = replace(axes, dims=axes.dims | {base}) if base else axes
+        brackets = _read(item.stack, BracketReader(meant, reporter))
         if not brackets.axes[0]:
             found.append(item)
             continue

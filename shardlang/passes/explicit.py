@@ -31,6 +31,7 @@ from shardlang.rules.errors import (
     NoGradient,
     NotAvailable,
     NotHandedOn,
+    NotSent,
     Repeated,
     UnknownGradient,
     Unused,
@@ -110,6 +111,7 @@ class _Checker:
         inner = {name: known for name, known in self.at_hand.items() if name in own}
         self.inner[block.number] = {**self.inner.get(block.number, {}), **inner}
         sums = {step.output.name for step in self.steps[first:] if step.accumulates}
+        self.not_sent(carries, self.steps[first:], run[-1].span)
         self.block = None
         for name in inner:
             del self.at_hand[name]
@@ -166,6 +168,18 @@ class _Checker:
             if arrays[0].tensor.dims != arrays[1].tensor.dims:
                 return Illegal(f"{arrays[1]} has other dims than {arrays[0]}, which it updates")
         return local(statement.op, arrays, statement.result, statement.target)
+
+    def not_sent(self, carries: Iterable[Carry], steps: Sequence[Step], span: Span) -> None:
+        """Report what a stage hands on and no line sends to the next one."""
+        pipeline = None if self.block is None else self.block.pipeline
+        if pipeline is None:
+            return
+        sent = {step.output for step in steps if step.sends}
+        for carry in carries:
+            needed = Array(carry.exit, carry.layout) if carry.layout is not None else None
+            if needed is not None and needed not in sent:
+                step = Step(Permute(pipeline.axes), (needed,), needed, loop=self.block)
+                self.reporter.report(span, NotSent(str(needed), print_step(step)))
 
     def sends(self, statement: Statement, arrays: Sequence[Array]) -> bool:
         """Say whether a line sends what a stage hands on to the next stage."""

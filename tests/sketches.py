@@ -6,6 +6,7 @@ from shardlang.frontend.syntax import (
     AccumulateDecl,
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     Definition,
     DimRef,
@@ -13,6 +14,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -132,3 +134,8 @@ def item(node: Item) -> str:
             count = "" if given is None else f"={size(given.size)}"
             handed = "".join(f", {c.exit.text} -> {c.entry.text}" for c in carries)
             return f"layers {dim.text}{count}{handed}: {length}"
+        case BlockDecl(name, parameters, result, _, length):
+            gives = "" if result is None else f" -> {result.text}"
+            return f"block {name.text}({words(parameters)}){gives}: {length}"
+        case IncludeDecl(path):
+            return f"include {path.text}"

@@ -25,6 +25,7 @@ from shardlang.cli import (
     fmt,
     hardware,
     lower,
+    new,
     plan,
     plot,
     schedule,
@@ -83,6 +84,7 @@ COMMANDS: tuple[Command, ...] = (
     plot,
     schedule,
     fmt,
+    new,
     hardware,
 )
 """In the order of the help."""

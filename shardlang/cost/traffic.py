@@ -31,6 +31,7 @@ def fused(layers: Layers, section: Pass) -> Formula:
     steps = {"forward": plan.forward, "backward": plan.backward, "update": plan.update}[section]
     given: dict[Array, None] = {}
     made: dict[Array, None] = {}
+    counted = {leaf.array for leaf in plan.program.leaves if leaf.kind == "index"}
     leaving: set[Array] = set(plan.renewed)
     if section == "backward":
         leaving = {gradient.gradient for gradient in plan.gradients}
@@ -42,7 +43,7 @@ def fused(layers: Layers, section: Pass) -> Formula:
         for array in map(storage.root, step.inputs):
             if step.is_collective:
                 leaving.add(array)
-            elif array not in made:  # of what is sliced, the slice alone is read
+            elif array not in made and array not in counted:  # of what is sliced, the slice alone
                 given[array if step.is_compute else step.output] = None
         if not step.is_collective and step.output not in given:
             made[step.output] = None

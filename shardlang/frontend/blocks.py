@@ -1,4 +1,4 @@
-"""Blocks in a text: which lines a `layers L:` repeats, by their indentation, and which blocks belong together.
+"""Blocks in a text: which lines belong to a `layers L:` or a `block mlp(x):`, and which blocks belong together.
 
 A block's lines are those below its head that begin with the head's indentation and more, all with the
 same. The first line that does not ends it. Blocks don't nest.
@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend.parse_errors import EmptyBlock, NestedBlock, NotInBlock, WrongIndent
-from shardlang.frontend.syntax import AccumulateDecl, Definition, DimsDecl, Item, Layers, Section
+from shardlang.frontend.syntax import (
+    AccumulateDecl,
+    BlockDecl,
+    Definition,
+    DimsDecl,
+    Item,
+    Layers,
+    Section,
+)
 from shardlang.source import Source
 
 
@@ -29,7 +37,7 @@ def nested(
         indent = _indent(source.text, start)
         if head is not None and len(indent) > len(own) and indent.startswith(own):
             block = found[head]
-            assert isinstance(block, Layers)
+            assert isinstance(block, Layers | BlockDecl)
             body = body if block.length else indent
             found[head] = replace(block, length=block.length + 1)
             mistake = _mistake(item, block, alike=indent == body)
@@ -37,12 +45,12 @@ def nested(
                 label = Label(block.span, "the block starts here")
                 reporter.report(item.span, mistake, [label])
         else:
-            head = place if isinstance(item, Layers) else None
+            head = place if isinstance(item, Layers | BlockDecl) else None
             own = indent
     inner = {id(item) for block, item in inside(found) if block is not None}
     for item in found:
-        if isinstance(item, Layers) and not item.length and id(item) not in inner:
-            reporter.report(item.span, EmptyBlock(item.dim.text))
+        if isinstance(item, Layers | BlockDecl) and not item.length and id(item) not in inner:
+            reporter.report(item.span, EmptyBlock(_head(item)))
     return tuple(found)
 
 
@@ -51,13 +59,18 @@ def _indent(text: str, start: int) -> str:
     return text[text.rfind("\n", 0, start) + 1 : start]
 
 
-def _mistake(item: Item, block: Layers, *, alike: bool) -> Mistake | None:
+def _head(block: Layers | BlockDecl) -> str:
+    """Give a block's head as messages show it."""
+    return f"layers {block.dim.text}" if isinstance(block, Layers) else f"block {block.name.text}"
+
+
+def _mistake(item: Item, block: Layers | BlockDecl, *, alike: bool) -> Mistake | None:
     """Say what is wrong with a line of a block."""
-    if isinstance(item, Layers):
-        return NestedBlock(item.dim.text, block.dim.text)
+    if isinstance(item, Layers | BlockDecl):
+        return NestedBlock(_head(item), _head(block), named=isinstance(item, BlockDecl))
     if not isinstance(item, Definition):
-        return NotInBlock(block.dim.text)
-    return None if alike else WrongIndent(block.dim.text)
+        return NotInBlock(_head(block))
+    return None if alike else WrongIndent(_head(block))
 
 
 def with_sizes(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -105,13 +118,13 @@ def _goes_back(block: Layers, through: Layers) -> bool:
     return any((f"d{c.entry.text}", f"d{c.exit.text}") in mine for c in through.carries)
 
 
-def inside(items: Sequence[Item]) -> Iterator[tuple[Layers | None, Item]]:
+def inside(items: Sequence[Item]) -> Iterator[tuple[Layers | BlockDecl | None, Item]]:
     """Go through the items, each with the head of the block that it stands in."""
-    block: Layers | None = None
+    block: Layers | BlockDecl | None = None
     left = 0
     for item in items:
         yield (block if left else None), item
-        if isinstance(item, Layers):
+        if isinstance(item, Layers | BlockDecl):
             block, left = item, item.length
         elif left:
             left -= 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NoReturn
@@ -38,8 +38,10 @@ from shardlang.frontend.syntax import (
     AxisDecl,
     AxisNote,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
+    Comparison,
     Definition,
     DimDecl,
     DimRef,
@@ -47,6 +49,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -65,6 +68,7 @@ from shardlang.frontend.syntax import (
     ZeroDecl,
 )
 from shardlang.ir.functions import FUNCTIONS
+from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import DTYPE_ALIASES, DTYPES
@@ -75,13 +79,28 @@ COLLECTIVES = frozenset(
 )
 """Heads that name a layout change; they may stand without brackets."""
 
-REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
+REDUCTIONS = frozenset(
+    {"sum", "mean", "max", "min", "softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy"}
+)
 """Heads that take a dim as their subscript."""
+
+LOOKUPS = frozenset({"take", "put"})
+"""Heads that take the dims that ids are of as their subscript."""
+
+RELATIONS: Mapping[str, Relation] = {
+    "==": "==", "!=": "!=", "≠": "!=", "ne": "!=", "neq": "!=",
+    "<=": "<=", "≤": "<=", "le": "<=", "leq": "<=", "<": "<", "lt": "<",
+    ">=": ">=", "≥": ">=", "ge": ">=", "geq": ">=", ">": ">", "gt": ">",
+}  # fmt: skip
+"""The spellings of comparisons, without the backslash of LaTeX."""
 
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
+SHAPES = frozenset({"Reshape", "rotary", "unrotary", "top", "rank"})
+"""Heads that take the dims that they need whole, or make, as their subscript."""
+
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME} | SHAPES
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -119,6 +138,8 @@ class _Sub:
     words: tuple[Word, ...]
     braced: bool
     span: Span
+    arrow: int | None = None
+    """How many words stand before an arrow, where there is one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -271,6 +292,12 @@ class Builder:
         """Read a quotient."""
         return self._binary("/", parts)
 
+    def compare(self, parts: tuple[Expr, Token, Expr]) -> Comparison:
+        """Read a comparison in any spelling."""
+        left, sign, right = parts
+        relation = RELATIONS[str(sign).lstrip("\\")]
+        return Comparison(relation, left, right, _span(sign), left.span.join(right.span))
+
     def _binary(self, op: Literal["+", "-", "/"], parts: list[Expr | Token]) -> Binary:
         left, sign, right = parts
         assert isinstance(sign, Token)
@@ -333,7 +360,8 @@ class Builder:
         name, _, arguments, closing = parts
         head, subscript = _head(name)
         span = name.span.join(_span(closing))
-        return Call(head, subscript, arguments.exprs, span, result=arguments.result)
+        arrow = name.subs[-1].arrow if name.subs else None
+        return Call(head, subscript, arguments.exprs, span, result=arguments.result, arrow=arrow)
 
     def bare_call(self, parts: tuple[_Name, Expr]) -> Call:
         """Read `AllReduce_Y A[I]{U_Y}`: only a collective or a reduction stands so."""
@@ -554,7 +582,13 @@ class Builder:
             word = Word(word.text, Span(word.span.start + 1, word.span.end))
             return _Sub((word,), braced=False, span=_span(first))
         words = tuple(p for p in parts if isinstance(p, Word))
-        return _Sub(words, braced=True, span=_span(first).join(_span_of(parts[-1])))
+        at = [i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW"]
+        arrow = sum(isinstance(p, Word) for p in parts[: at[0]]) if at else None
+        if len(at) > 1:
+            tip = "one arrow stands between both lists, as in `f_{D,F->E,G}(x)`"
+            raise FormError(_span_of(parts[at[1]]), Expected("`}`", "`->`", tip))
+        span = _span(first).join(_span_of(parts[-1]))
+        return _Sub(words, braced=True, span=span, arrow=arrow)
 
     def word(self, parts: list[_Name | Token]) -> Word:
         """Read a word of a subscript."""
@@ -580,6 +614,20 @@ class Builder:
         """Read `x2 -> x`."""
         made, _, read = parts
         return CarryDecl(made.joined(), read.joined(), made.span.join(read.span))
+
+    def block(self, parts: list[Token | _Name]) -> BlockDecl:
+        """Read `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`."""
+        name, *words = (part.joined() for part in parts if isinstance(part, _Name))
+        returns = any(isinstance(part, Token) and part.type == "ARROW" for part in parts)
+        result = words.pop() if returns else None
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return BlockDecl(name, tuple(words), result, span)
+
+    def include(self, parts: list[Token]) -> IncludeDecl:
+        """Read `include "attention.shd"`."""
+        keyword, path = parts
+        word = Word(str(path)[1:-1], _span(path))
+        return IncludeDecl(word, _span(keyword).join(word.span))
 
     def mesh(self, parts: list[Token | AxisDecl]) -> MeshDecl:
         """Read `mesh X=16, Y=4`."""
@@ -785,15 +833,21 @@ def _text(name: _Name) -> str:
     )
 
 
+_HEAD = re.compile(rf"(?:{'|'.join(sorted(HEADS, key=len, reverse=True))})(?=_|\\Z)|[^_]*")
+
+
 def _root(name: _Name) -> str:
-    """Give a name up to its first underscore."""
-    return name.base.text.partition("_")[0]
+    """Give the head that a name begins with, else the name up to its first underscore."""
+    found = _HEAD.match(name.base.text)
+    assert found is not None
+    return found.group()
 
 
 def _cut(name: _Name) -> tuple[Word, tuple[Word, ...]]:
-    """Cut a name at its first underscore: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
-    root, underscore, rest = name.base.text.partition("_")
-    if not underscore:
+    """Cut a name behind its head: `AllGather_X`, `AllGather_{X,Y}`, `sum_d_{model}`."""
+    root = _root(name)
+    rest = name.base.text[len(root) + 1 :]
+    if not rest:
         if not name.subs:
             return name.base, ()
         if len(name.subs) == 1:

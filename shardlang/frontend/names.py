@@ -25,6 +25,9 @@ COLLECTIVES = ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "Permute",
 RENAME = "Rename"
 """The head that gives a value other dim names."""
 
+PUT = "put"
+"""The head that gives a value new dims."""
+
 WITH_DIM = ("ReduceScatter", "AllToAll", "Slice")
 """Those whose subscript ends with a dim."""
 

@@ -54,6 +54,11 @@ DEFAULT = "1f1b"
 # ---- The tree -------------------------------------------------------------------------------------
 
 
+def read(items: Sequence[Item], axes: AxisNames, reporter: Reporter) -> tuple[Item, ...]:
+    """Give the items with stages in their places, one-line forms as blocks, and microbatches counted."""
+    return marked(placed(items, axes, reporter), reporter)
+
+
 def placed(items: Sequence[Item], axes: AxisNames, reporter: Reporter) -> tuple[Item, ...]:
     """Give the items with the stages of each block apart from its dim, and one-line forms as blocks."""
     found: list[Item] = []

@@ -20,21 +20,25 @@ from shardlang.frontend import (
     pipelines,
     scopes,
 )
+from shardlang.frontend.calls import written_out
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
 from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
+from shardlang.frontend.includes import included
 from shardlang.frontend.names import (
     AxisNames,
     BracketReader,
     Brackets,
     implied_axes,
     plain_dims,
+    PUT,
     RENAME,
 )
 from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     Call,
     Definition,
@@ -53,7 +57,7 @@ from shardlang.frontend.terms import Pending, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.frontend.walk import calls, references
 from shardlang.hardware.slices import read_shape, split_shape
-from shardlang.ir.ops import Coefficient, Einsum, Linear, Reduce, Rename
+from shardlang.ir.ops import Coefficient, Einsum, Linear, Put, Reduce, Rename, Take
 from shardlang.ir.program import Program, Save, Statement, Use
 from shardlang.ir.types import Dim, DTYPES, Tensor
 from shardlang.source import Source, Span
@@ -94,15 +98,17 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
 
 def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Program:
     """Give the program that a tree means, with gaps in the text that it was read from."""
+    found, source = included(file.items, source)
     reporter = Reporter(source)
-    items = file.items
+    written = written_out(found, source, _axes(found, overrides, reporter), reporter)
+    reporter.source = source = written.source
+    items = written.items
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
     former = () if overrides.mesh is None else declarations.own_axes(items)
     axes = AxisNames(axis_names, plain_dims(items), frozenset(former), line is None)
-    items = pipelines.marked(pipelines.placed(items, axes, reporter), reporter)
-    items = blocks.with_sizes(items)
+    items = blocks.with_sizes(pipelines.read(items, axes, reporter))
     declared = frozenset(
         decl.name.text for item in items if isinstance(item, DimsDecl) for decl in item.dims
     )
@@ -135,23 +141,23 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     in_tensors = frozenset(dim for found in mentions for dim in found.dims)
     microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
-    default = dtype or DTYPES["bf16"]
-    values = Values(items, reporter, brackets, default, explicit)
+    dims = frozenset(info.dim for info in sizes.infos())
+    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
     values.microbatches, values.optimizer = microbatches, optimizer
     values.pipeline = pipelines.pipeline(items, reporter)
-    values.poisoned.update(gaps.names)
-    dims = frozenset(info.dim for info in sizes.infos())
-    lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
+    values.poisoned.update(gaps.names, written.lost)
+    relayouts = Relayouts(values, axes, mesh, dims)
+    lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
-    mesh = sizes.tie(values.ties, mesh)
+    mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
     pipelines.check(items, values.pipeline, brackets, sizes.table.values, reporter)
-    if not any(isinstance(item, Definition) for item in items):
+    if not any(isinstance(item, Definition) for item in items) and not reporter.errors:
         end = len(source.text.rstrip())
-        reporter.report(Span(end, end), declaration_errors.EmptyProgram())
+        reporter.report(Span(end, end), declaration_errors.EmptyProgram(written.blocks))
     save = _save(items, values)
-    found = {id(each): each for each in sizes.reporters}
-    diagnostics = _once([d for each in found.values() for d in each.diagnostics])
+    reporters = {id(each): each for each in sizes.reporters}
+    diagnostics = _once([d for each in reporters.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
         raise ShardlangError(diagnostics)
     statements = tuple(values.statements)
@@ -173,6 +179,12 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         microbatches=microbatches,
         save=save,
     )
+
+
+def _axes(items: Sequence[Item], overrides: Overrides, reporter: Reporter) -> AxisNames:
+    """Give the axes of a text whose calls are not written out yet."""
+    line = declarations.mesh_line(items, overrides, reporter)
+    return AxisNames(implied_axes(items) if line is None else tuple(a.name.text for a in line.axes))
 
 
 def _chip(
@@ -213,9 +225,9 @@ def _read_brackets(
 
 
 def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
-    """Go through the dims that the subscripts of `Rename_{B,S}(..)` name."""
+    """Go through the dims that the subscripts of `Rename_{B,S}(..)`, `Reshape`, `top` and `put_E(..)` name."""
     for call in calls(items):
-        if call.head.text == RENAME:
+        if call.head.text in (RENAME, RESHAPE, "top", PUT):
             yield from (Dim(word.text) for word in call.subscript or ())
 
 
@@ -225,11 +237,12 @@ def _save(items: Sequence[Item], values: Values) -> Save:
     named = [word for word in words if word.text != "all"]
     everything = len(named) < len(words) or not words
     weights = tuple(name for name, leaf in values.leaves.items() if leaf.kind == "param")
+    inner = list(values.scopes.inner.values())
     for word in named:
         if word.text in weights or word.text in values.poisoned:
             continue
         mistake = None
-        if any(word.text in inner for inner in values.scopes.inner.values()):
+        if any(word.text in entries for entries in inner):
             continue
         if word.text not in values.entries:
             mistake = declaration_errors.UnknownSaved(word.text, values.known())
@@ -238,7 +251,9 @@ def _save(items: Sequence[Item], values: Values) -> Save:
             mistake = declaration_errors.SavedAnyway(word.text, weights, leaf=leaf)
         if mistake is not None:
             values.reporter.report(word.span, mistake)
-    return Save(everything, frozenset(word.text for word in named))
+    names = {word.text for word in named}
+    same = {each[name].tensor.name for each in inner for name in names.intersection(each)}
+    return Save(everything, frozenset(names | same))
 
 
 @dataclass
@@ -326,7 +341,7 @@ class _Lines:
         brackets = None if goal is None else goal.brackets
         written = self.values.original(use.tensor)
         same = goal is not None and goal.name in (use.tensor.name, written)
-        if goal is None or (same and brackets is None):
+        if goal is None or (same and (brackets is None or goal.ref.dims is None)):
             self.reporter.report(span, expression_errors.NoEffect())
             return None
         copy = Linear((Coefficient(),))
@@ -407,6 +422,10 @@ class _Lines:
         match pending.op:
             case Einsum(contracted):
                 summed = contracted
+            case Put(_, contracted):
+                summed = contracted
+            case Take(along):
+                summed = along
             case Reduce(_, along):
                 summed = along
             case _:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import SizeExpr
 from shardlang.ir.types import Axis
@@ -115,6 +116,17 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left <= right`; `relation` is in its plain spelling."""
+
+    relation: Relation
+    left: Expr
+    right: Expr
+    operator: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Negate:
     """Unary minus."""
 
@@ -129,7 +141,8 @@ class Call:
     `head` is the name with no subscript; `subscript` the comma-separated words (`{XY,J}` is two:
     `XY` and `J`), None where none was written. `bare` is the form without brackets
     (`AllReduce_Y A[I]{U_Y}`). `result` is what stands behind an arrow inside the brackets, as in
-    `Permute(A[I_XY] -> A[I_YX])`.
+    `Permute(A[I_XY] -> A[I_YX])`. `arrow` is the number of words of the subscript before an arrow in it
+    (`Reshape_{N->K,G}`: 1), None where it has none.
     """
 
     head: Word
@@ -138,9 +151,10 @@ class Call:
     span: Span
     bare: bool = False
     result: TensorRef | None = None
+    arrow: int | None = None
 
 
-Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call
+Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Comparison | Negate | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +331,29 @@ class Layers:
     stages: tuple[Axis, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BlockDecl:
+    """The head of a named block: `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`.
+
+    `result` is the value that a call stands for, None for that of the last line. The next `length` items
+    of the text are the block's body.
+    """
+
+    name: Word
+    parameters: tuple[Word, ...]
+    result: Word | None
+    span: Span
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncludeDecl:
+    """`include "attention.shd"`."""
+
+    path: Word
+    span: Span
+
+
 Item = (
     Definition
     | MeshDecl
@@ -330,6 +367,8 @@ Item = (
     | SaveDecl
     | Section
     | Layers
+    | BlockDecl
+    | IncludeDecl
 )
 
 

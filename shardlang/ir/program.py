@@ -22,11 +22,14 @@ from shardlang.ir.types import (
 )
 from shardlang.source import Source, Span
 
+LeafKind = Literal["input", "param", "cache", "index"]
+"""What a leaf is to the costs: given anew in each step, a weight, or state of serving.
+
+An `index` is given by nobody: `index_T` has the numbers 0 to |T| - 1, on every device, and takes no memory.
+"""
+
 Pass = Literal["forward", "backward", "update"]
 """The parts of a step: of a training step with a declaration that asks for it, `update` is the last."""
-
-LeafKind = Literal["input", "param", "cache"]
-"""What a leaf is to the costs: given anew in each step, a weight, or state of serving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Leaf:
     @property
     def differentiable(self) -> bool:
         """Whether it has a gradient: integers and caches have none."""
-        return self.kind != "cache" and self.array.tensor.dtype.kind == "float"
+        return self.kind not in ("cache", "index") and self.array.tensor.dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,11 @@ class Program:
             if names == self.save.names
             else replace(self, save=replace(self.save, names=names))
         )
+
+    @property
+    def given(self) -> tuple[Leaf, ...]:
+        """The leaves that somebody has to give: all but the indices."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "index")
 
     @property
     def blocks(self) -> tuple[Block, ...]:

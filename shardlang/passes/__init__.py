@@ -98,7 +98,7 @@ def _lower(
     for output in outputs:
         if output.tensor not in inside:
             _obtain_output(state, output.tensor, output.layout)
-    result = BackwardResult((), (), (), ())
+    result = BackwardResult((), (), (), (), ())
     if not forward_only and not reporter.errors:
         result = backward(program, state, hands, outputs, reporter)
     _warn_of_dead_lines(state.steps, result, outputs, reporter)
@@ -115,6 +115,7 @@ def _lower(
         result.cotangents,
         result.gradients,
         (*state.alternatives, *result.alternatives),
+        tuple(dict.fromkeys((*state.warnings, *result.warnings))),
         update=update(program, result.gradients, taken, reporter),
     )
 

@@ -32,6 +32,7 @@ class BackwardResult:
     cotangents: tuple[Array, ...]
     gradients: tuple[Gradient, ...]
     alternatives: tuple[Alternative, ...]
+    warnings: tuple[str, ...]
 
 
 def backward(
@@ -102,6 +103,7 @@ def backward(
             Gradient(x.array, gradients[x.array]) for x in program.leaves if x.array in gradients
         ),
         tuple(state.alternatives),
+        tuple(state.warnings),
     )
 
 

@@ -167,7 +167,7 @@ class _Checker:
                 return Illegal(f"{arrays[0].name} is no parameter, and only those are updated")
             if arrays[0].tensor.dims != arrays[1].tensor.dims:
                 return Illegal(f"{arrays[1]} has other dims than {arrays[0]}, which it updates")
-        return local(statement.op, arrays, statement.result, statement.target)
+        return local(statement.op, arrays, statement.result, statement.target, self.sizes)
 
     def not_sent(self, carries: Iterable[Carry], steps: Sequence[Step], span: Span) -> None:
         """Report what a stage hands on and no line sends to the next one."""
@@ -197,7 +197,8 @@ class _Checker:
         before |= {s.result.name for s in statements}
         known = sorted(before | set(self.cotangents))
         for leaf in self.program.leaves:
-            if not leaf.declared and leaf.array.name not in before:
+            given = leaf.declared or leaf.kind == "index"
+            if not given and leaf.array.name not in before:
                 near = tuple(get_close_matches(leaf.array.name, known, n=2))
                 self.reporter.report(leaf.span, FirstInBackward(leaf.array.name, near))
 
@@ -267,7 +268,7 @@ class _Checker:
         """Report an output that ends in a layout whose cotangent the backward pass does not take."""
         wanted = output.with_layout(taken.layout)
         self.reporter.report(
-            self.spans[output],
+            self.spans.get(output, span),
             WrongCotangent(str(output), str(taken), str(given), self.missing(output, wanted)),
             [Label(span, f"takes {taken}")],
         )

@@ -109,7 +109,7 @@ def mark_critical(
         tensors = {g.gradient.tensor for g in gradients}
         inputs = [s.output for s in backward if s.is_compute and s.output.tensor in tensors][-1:]
     awaited = alive(forward, backward, outputs, inputs)
-    alone = {leaf.array for leaf in program.leaves if leaf.kind == "param"}
+    alone = {leaf.array for leaf in program.leaves if leaf.kind in ("param", "index")}
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):
         alone.difference_update(first for first, _ in _carried(step.loop))

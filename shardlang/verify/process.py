@@ -17,7 +17,7 @@ from shardlang.backends.jax.sizes import choose
 from shardlang.ir.plan import Plan
 from shardlang.passes.update import alone
 from shardlang.verify.result import VerifyResult
-from shardlang.verify.sizes import layer_notes, small_sizes, training_notes, written_out
+from shardlang.verify.sizes import small_sizes, training_notes
 
 MOST_DEVICES = 512
 """The most devices that a process simulates."""
@@ -31,13 +31,13 @@ def verify(
 ) -> VerifyResult:
     """Emit a plan, run it on simulated host devices, and compare it with an unsharded reference.
 
-    Of a training step, one microbatch is run, and its gradients are brought to where their leaves live.
-    Blocks are written out, with two layers each. Compares outputs and gradients in the plan's own dtypes and again with f32 in place of narrow
-    floats, and the collectives of the plan with those that JAX lowered. Dims (and meshes of more
-    than 16 devices) are made small, but for what `sizes` gives. `timeout` is in seconds.
+    Of a training step one microbatch is run, whose gradients are brought to where their leaves live.
+    Compares outputs and gradients in the plan's own dtypes and again with f32 in place of narrow
+    floats, and the collectives of the plan with those that JAX lowered, those of blocks as often as there
+    are layers. Dims (and meshes of more than 16 devices, and blocks of more than 4 layers) are made
+    small, but for what `sizes` gives. `timeout` is in seconds.
     """
-    steps, plan = training_notes(plan), alone(plan)
-    blocks, plan = plan.program.blocks, written_out(plan)
+    notes, plan = training_notes(plan), alone(plan)
     choose(plan, sizes)
     if importlib.util.find_spec("jax") is None:
         raise failure(plan, JaxMissing())
@@ -69,7 +69,7 @@ def verify(
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
         raise failure(plan, VerifyFailedToRun(lines[-1][:500])) from None
     found = VerifyResult.from_dict(plain)
-    return replace(found, notes=(*steps, *layer_notes(blocks), *found.notes))
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _devices(plan: Plan, sizes: Mapping[str, int]) -> int:

@@ -6,31 +6,51 @@ Reads `plan.program.statements` alone. Changes of layout mean nothing here. Need
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shardlang.backends.jax.compute import jax_dtype
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
+    Put,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
+    Rotary,
+    Select,
+    Take,
+    Top,
     Update,
 )
-from shardlang.ir.program import Program, Statement
+from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Dim, Tensor
+from shardlang.passes.layers import bodies, stack
 
 Value = Any
 """A JAX array."""
 
 INTEGERS: Mapping[str, str] = {"bool": "bool", "int4": "int8", "uint4": "uint8"}
+
+
+RELATIONS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _softplus(x: Value) -> Value:
@@ -76,15 +96,37 @@ def function(name: str) -> Callable[[Value], Value]:
 def evaluate(
     program: Program, inputs: Mapping[str, Value], sizes: Mapping[Dim, int], wanted: Sequence[str]
 ) -> tuple[Value, ...]:
-    """Compute the values of the wanted names from the leaves' whole values."""
+    """Compute the values of the wanted names from the leaves' whole values.
+
+    Leaves of which each layer of a block has its own are stacked along a first dim, and so are wanted
+    values that each layer has.
+    """
     values = dict(inputs)
     for leaf in program.leaves:
+        if leaf.kind == "index":
+            (along,) = leaf.array.tensor.dims
+            values[leaf.array.name] = jnp.arange(sizes[along])
         if leaf.kind == "cache":
             values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
-    for statement in program.statements:
-        if statement.section != "forward":
-            continue
+    forward = (statement for statement in program.statements if statement.section == "forward")
+    for block, run in bodies(forward):
+        if block is None:
+            _lines(run, values, dims, sizes)
+        else:
+            _layers(program, block, run, values, dims, sizes)
+    return tuple(values[name] for name in wanted)
+
+
+Dims = dict[str, tuple[Dim, ...]]
+"""The dims of the values by name."""
+
+
+def _lines(
+    run: Iterable[Statement], values: dict[str, Value], dims: Dims, sizes: Mapping[Dim, int]
+) -> None:
+    """Compute lines outside of blocks, or those of one layer; what they define is put into `values`."""
+    for statement in run:
         names = [use.tensor.name for use in statement.operands]
         result = statement.result
         if not isinstance(statement.op, Compute):
@@ -93,15 +135,50 @@ def evaluate(
             statement_op: Compute = Linear((Coefficient(),))
         else:
             statement_op = statement.op
+        if _adds_layers(statement):  # the sum of the layers is taken behind them
+            values[result.name], dims[result.name] = values[names[0]], dims[names[0]]
+            continue
         operands = [(values[name], dims[name]) for name in names]
         value = _typed(_compute(statement_op, operands, result, sizes), result)
-        values[result.name] = jax.lax.stop_gradient(value) if _constant(statement) else value
+        values[result.name] = jax.lax.stop_gradient(value) if statement.constant else value
         dims[result.name] = result.dims
-    return tuple(values[name] for name in wanted)
 
 
-def _constant(statement: Statement) -> bool:
-    return statement.constant
+def _layers(
+    program: Program,
+    block: Block,
+    run: Sequence[Statement],
+    values: dict[str, Value],
+    dims: Dims,
+    sizes: Mapping[Dim, int],
+) -> None:
+    """Compute the layers of a block one after the other, and keep what each of them has."""
+    stacks = {leaf.array.name for leaf in stack(program, block)}
+    handed = [(carry.entry.name, carry.exit.name) for carry in block.carries]
+    made = [statement.result.name for statement in run]
+    outside = dict(values)
+
+    def layer(carry: tuple[Value, ...], own: dict[str, Value]) -> tuple[Any, dict[str, Value]]:
+        local = {**outside, **own}
+        local.update((entry, value) for (entry, _), value in zip(handed, carry, strict=True))
+        _lines(run, local, dims, sizes)
+        return tuple(local[last] for _, last in handed), {name: local[name] for name in made}
+
+    start = tuple(values[entry] for entry, _ in handed)
+    own = {name: values[name] for name in stacks}
+    last, kept = jax.lax.scan(layer, start, own, length=sizes[block.dim])
+    values.update(kept)
+    values.update((name, value) for (_, name), value in zip(handed, last, strict=True))
+    for statement in run:
+        if _adds_layers(statement):
+            name, source = statement.result.name, dims[statement.result.name]
+            values[name] = _spread(kept[name].sum(axis=0), source, statement.result.dims, sizes)
+
+
+def _adds_layers(statement: Statement) -> bool:
+    """Say whether a line of a block adds something up over the layers."""
+    block = statement.block
+    return block is not None and statement.op == Reduce("sum", (block.dim,))
 
 
 def _typed(value: Value, tensor: Tensor) -> Value:
@@ -133,19 +210,91 @@ def _compute(
         case Divide():
             left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
             return left / right
-        case Equal():
-            left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
-            return jnp.where(left == right, 1.0, 0.0)
+        case Compare(relation, bound):
+            sides = [_spread(v, d, result.dims, sizes) for v, d in operands]
+            if bound is not None:
+                known = {dim.name: size for dim, size in sizes.items()}
+                number = bound.evaluate(known).number
+                assert number is not None
+                sides.append(jnp.asarray(float(number)))
+            left, right = sides
+            return jnp.where(RELATIONS[relation](left, right), 1.0, 0.0)
+        case Select(fill):
+            mask, value = (_spread(v, d, result.dims, sizes) for v, d in operands)
+            return jnp.where(mask == 0, _lowest(result) if fill is None else float(fill), value)
+        case Take(gone):
+            table, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, gone, strict=True)]
+            return _einsum((table, *hot), result, sizes)
+        case Put(new):
+            values, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, new, strict=True)]
+            return _einsum((values, *hot), result, sizes)
         case Update():
             raise TypeError("an update is no part of what a program means")
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
+        case Rotary():
+            return _rotary(op, operands, result, sizes)
+        case Reshape(source, into):
+            value, dims = _behind(operands[0], source)
+            named = (*dims[: -len(source)], *into)
+            return _spread(value.reshape([sizes[d] for d in named]), named, result.dims, sizes)
+        case Top(dim, into):
+            value, dims = _behind(operands[0], (dim,))
+            order = jnp.argsort(-value, axis=-1, stable=True)[..., : sizes[into]]
+            return _spread(order, (*dims[:-1], into), result.dims, sizes)
+        case Rank(over):
+            value, dims = _behind(operands[0], over)
+            return _spread(_rank(value, len(over)), dims, result.dims, sizes)
         case Reduce(kind, over):
             value, dims = operands[0]
             axes = tuple(dims.index(dim) for dim in over)
             rest = tuple(dim for dim in dims if dim not in over)
             reduce = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max, "min": jnp.min}[kind]
             return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
+
+
+def _behind(operand: Operand, dims: tuple[Dim, ...]) -> Operand:
+    """Bring dims, in their order, behind the others."""
+    value, own = operand
+    named = (*(dim for dim in own if dim not in dims), *dims)
+    return jnp.transpose(value, [own.index(dim) for dim in named]), named
+
+
+def _rank(value: Value, many: int) -> Value:
+    """Count the earlier equal numbers along the last dims, by comparing each pair."""
+    flat = value.reshape([*value.shape[: value.ndim - many], -1])
+    same = flat[..., :, None] == flat[..., None, :]
+    return jnp.sum(jnp.tril(same, -1), axis=-1).reshape(value.shape)
+
+
+def _rotary(
+    op: Rotary, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
+) -> Value:
+    """Multiply pairs, as complex numbers, by the unit numbers of the angles."""
+    (value, dims), (angle, others) = operands
+    out = tuple(op.half if dim == op.dim else dim for dim in result.dims)
+    halves = jnp.split(value, 2, axis=dims.index(op.dim))
+    own = tuple(op.half if dim == op.dim else dim for dim in dims)
+    real, imaginary = (_spread(half, own, out, sizes) for half in halves)
+    by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(jnp.float64))
+    turned = (real + 1j * imaginary) * jnp.exp((-1j if op.back else 1j) * by)
+    return jnp.concatenate([turned.real, turned.imag], axis=result.dims.index(op.dim))
+
+
+def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
+    """Give 1 where an id is a place along a dim; the runs of this reference are small."""
+    value, dims = ids
+    hot = value[..., None] == jnp.arange(sizes[dim])
+    return hot.astype(jnp.float64), (*dims, dim)
+
+
+def _lowest(tensor: Tensor) -> float:
+    """Give the lowest finite number of a tensor's own dtype."""
+    if tensor.dtype.kind == "float":
+        return float(jnp.finfo(jax_dtype(tensor.dtype)).min)
+    return float(jnp.iinfo(jax_dtype(tensor.dtype)).min)
 
 
 def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:

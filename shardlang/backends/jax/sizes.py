@@ -22,7 +22,7 @@ from shardlang.backends.jax.errors import (
     SizesApart,
 )
 from shardlang.backends.jax.relations import Relations
-from shardlang.ir.ops import Permute
+from shardlang.ir.ops import Permute, Top
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import size_expr, statement
 from shardlang.ir.size import BinOp, Name, SizeExpr
@@ -34,6 +34,12 @@ OPEN_AXIS = 2
 
 OPEN_AXES = 6
 """How many axes that nobody sized get more than one device."""
+
+FEW_LAYERS = 3
+"""How many layers a block has that nobody said the layers of: a first, a last, and one between."""
+
+DEEP = 4
+"""Up to so many layers are tried as they are; in more of them narrow floats round too often to compare."""
 
 LARGEST = 2**62
 
@@ -74,14 +80,28 @@ def arrays(plan: Plan) -> Iterator[Array]:
 
 
 def dims_of(plan: Plan) -> tuple[Dim, ...]:
-    """List the dims of a plan in the order in which they first occur."""
-    return tuple(dict.fromkeys(dim for array in arrays(plan) for dim in array.tensor.dims))
+    """List the dims of a plan in the order in which they first occur, and after them those of layers."""
+    dims = (dim for array in arrays(plan) for dim in array.tensor.dims)
+    return tuple(dict.fromkeys((*dims, *layers_of(plan))))
+
+
+def layers_of(plan: Plan) -> tuple[Dim, ...]:
+    """List the dims that blocks are repeated over."""
+    loops = (step.loop.dim for _, step in plan.steps() if step.loop is not None)
+    stacks = (leaf.loop for leaf in plan.program.leaves if leaf.loop is not None)
+    return tuple(dict.fromkeys((*loops, *stacks)))
 
 
 def axes_of(plan: Plan) -> tuple[Axis, ...]:
     """List the axes of the mesh, and after them any that the plan uses besides."""
     used = (axis for array in arrays(plan) for axis in sorted(array.layout.used))
     return tuple(dict.fromkeys((*(info.axis for info in plan.program.mesh.axes), *used)))
+
+
+def roots(plan: Plan) -> Mapping[Dim, str]:
+    """Give each dim a name that stands for its size: dims of one size under two names have the same."""
+    stands = Relations.of(plan, (dim.name for dim in dims_of(plan))).stands
+    return {dim: stands[dim.name] for dim in dims_of(plan)}
 
 
 @dataclass(frozen=True)
@@ -115,17 +135,27 @@ class _Sizing:
         """
         parts = {name: _needed(over, axes) for name, over in self.splits.items()}
         least, step, period = few
-        start: dict[str, int] = {}
+        start = {self.root(dim): FEW_LAYERS for dim in layers_of(self.plan)}
         for index, dim in enumerate(dims_of(self.plan)):
             factor = least + step * (index % period)
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
         for name in self.relations.stands.values():
             start.setdefault(name, parts[name] * least)
+        for few_of, many in _at_most(self.plan):
+            most, root = self.root(many), self.root(few_of)
+            start[root] = min(start[root], fixed.get(most, start[most]))
         by_name = {axis.name: size for axis, size in axes.items()}
         found = self.relations.solve(fixed, start, by_name, parts)
         if isinstance(found, tuple):
             return found
         return {dim: found[self.root(dim)] for dim in dims_of(self.plan)}
+
+
+def _at_most(plan: Plan) -> Iterator[tuple[Dim, Dim]]:
+    """Go through pairs of dims of which the first has no more places than the second."""
+    for _, step in plan.steps():
+        if isinstance(step.op, Top):
+            yield step.op.into, step.op.dim
 
 
 def choose(plan: Plan, given: Mapping[str, int] | None = None) -> Numbers:
@@ -297,7 +327,7 @@ def shrunk(numbers: Numbers, small: Numbers) -> tuple[str, ...]:
         *((dim.name, size, small.dims[dim]) for dim, size in numbers.dims.items()),
     ]
     return tuple(
-        f"{name}={size} to {now}"
+        f"{f'layers {name}' if name.isdigit() else f'{name}={size}'} to {now}"
         for name, size, now in pairs
         if size != now and name not in numbers.chosen
     )

@@ -14,6 +14,7 @@ from shardlang.frontend.format import format_source
 from shardlang.frontend.resolve import load_text
 from shardlang.ir.printer import print_plan
 from shardlang.passes import lower
+from shardlang.passes.normal import on_one_stage
 from shardlang.source import Source
 
 SEED = "In[L_Z, B, D][i] ·_D W_in[L_Z, D, F][i] ·_F W_out[L_Z, F, D][i] -> Out[L_Z, B, D][i]"
@@ -361,3 +362,30 @@ def test_an_explicit_pipeline_has_to_send() -> None:
 
     assert "SH408" == found.code
     assert "end the block with Permute_Z(dIn[B, D])" == found.hint
+
+
+def test_a_pipeline_is_not_emitted_yet(shardlang) -> None:
+    """The message names the block; what is emitted without stages is another program."""
+    found = shardlang("emit-jax", "-e", SEED)
+
+    assert (1, "") == (found.status, found.out)
+    assert "SH612" in found.err
+    assert "`layers L_Z, Out -> In:`" in found.err
+
+
+def test_layers_on_one_stage_are_the_plan_without_stages() -> None:
+    """What `verify` runs: the steps of the same program with `layers L:`, and nothing sent."""
+    staged = on_one_stage(plan_of(STAGES))
+    whole = plan_of(STAGES.replace("L_Z", "L"))
+
+    assert [str(s.output) for _, s in whole.steps()] == [str(s.output) for _, s in staged.steps()]
+    assert print_plan(whole) == print_plan(staged)
+
+
+@pytest.mark.jax
+def test_the_layers_of_a_pipeline_verify(shardlang) -> None:
+    """FSDP and TP inside of a stage give the reference's values and gradients."""
+    found = shardlang("verify", "-e", STAGES.replace("L=24", "L=4").replace("B=32", "B=8"))
+
+    assert 0 == found.status, found.out + found.err
+    assert "all layers of the pipeline are run on every stage" in " ".join(found.out.split())

@@ -122,6 +122,19 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
     )
 
 
+def on_one_stage(plan: Plan) -> Plan:
+    """Give a plan with all layers on each device: nothing is sent between stages."""
+    pipeline = plan.program.pipeline
+    if pipeline is None:
+        return plan
+    kept = replace(
+        plan,
+        forward=tuple(step for step in plan.forward if not step.sends),
+        backward=tuple(step for step in plan.backward if not step.sends),
+    )
+    return without_axes(kept, frozenset(pipeline.axes))
+
+
 def with_layouts(program: Program, layout: Callable[[Layout], Layout]) -> Program:
     """Give a program with every layout in it changed; what it states of collectives stays."""
 

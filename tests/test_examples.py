@@ -30,6 +30,7 @@ def test_the_examples_are_there():
         "attention.shd",
         "decode.shd",
         "llama.shd",
+        "moe.shd",
         "train_mlp.shd",
     }
 

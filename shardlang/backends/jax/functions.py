@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardlang.ir.ops import Compare, Map
-from shardlang.ir.plan import Plan
+from shardlang.ir.ops import Compare, Map, Top
+from shardlang.ir.plan import Plan, Step
 
 CODE: Mapping[str, str] = {
     "gelu": "jax.nn.gelu({x})",
@@ -51,11 +51,17 @@ JUMPS = frozenset({"relu_grad", "abs_grad"})
 """Functions that jump, so that a rounded operand can give quite another result."""
 
 
+def chooses(step: Step) -> bool:
+    """Say whether a step chooses among floats, so that near-equal ones, rounded, make it choose others."""
+    return isinstance(step.op, Top) and step.inputs[0].tensor.dtype.kind == "float"
+
+
 def jumps(plan: Plan) -> bool:
     """Say whether a plan has a step that jumps: its narrow and its exact values may then differ."""
     return any(
         (isinstance(step.op, Compare) and any(x.tensor.dtype.kind == "float" for x in step.inputs))
         or (isinstance(step.op, Map) and step.op.function in JUMPS)
+        or chooses(step)
         for _, step in plan.steps()
     )
 

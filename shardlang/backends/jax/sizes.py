@@ -144,7 +144,7 @@ class _Sizing:
             start.setdefault(name, parts[name] * least)
         for few_of, many in _at_most(self.plan):
             most, root = self.root(many), self.root(few_of)
-            start[root] = min(start[root], fixed.get(most, start[most]))
+            start[root] = min(start[root], max(1, fixed.get(most, start[most]) // 2))
         by_name = {axis.name: size for axis, size in axes.items()}
         found = self.relations.solve(fixed, start, by_name, parts)
         if isinstance(found, tuple):
@@ -153,7 +153,10 @@ class _Sizing:
 
 
 def _at_most(plan: Plan) -> Iterator[tuple[Dim, Dim]]:
-    """Go through pairs of dims of which the first has no more places than the second."""
+    """Go through pairs of dims of which the first has no more places than the second.
+
+    It gets at most half as many, so that something is left out.
+    """
     for _, step in plan.steps():
         if isinstance(step.op, Top):
             yield step.op.into, step.op.dim

@@ -31,6 +31,8 @@ def test_the_examples_are_there():
         "decode.shd",
         "llama.shd",
         "pipeline.shd",
+        "moe.shd",
+        "train_mlp.shd",
     }
 
     assert expected | blocks == {x.name for x in EXAMPLES}

@@ -169,6 +169,20 @@ def _moved(
         array = move.output
 
 
+def of_all_layers(step: Step) -> Step:
+    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them."""
+    if step.loop is None:
+        return step
+    dim = step.loop.dim
+
+    def whole(array: Array) -> Array:
+        tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
+        return Array(tensor, replace(array.layout, sharding=((), *array.layout.sharding)))
+
+    inputs = tuple(map(whole, step.inputs))
+    return replace(step, inputs=inputs, output=whole(step.output), loop=None)
+
+
 def alone(plan: Plan) -> Plan:
     """Give the plan of one pass forward and backward, whose gradients end as their leaves live.
 

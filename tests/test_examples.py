@@ -25,7 +25,7 @@ def test_the_examples_are_there():
     expected = {f"{scheme}{kind}.shd" for scheme in SCHEMES for kind in ("", ".explicit")}
 
     blocks = {"mlp.shd", "gated_mlp.shd", "attention.shd", "decode.shd", "moe.shd"}
-    models = {"llama.shd", "transformer.shd", "train_mlp.shd"}
+    models = {"llama.shd", "pipeline.shd", "transformer.shd", "train_mlp.shd"}
 
     assert expected | blocks | models == {x.name for x in EXAMPLES}
 

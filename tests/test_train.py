@@ -180,7 +180,12 @@ def test_layers_are_trained(level: int) -> None:
         return jnp.mean((x @ p["W_end"]) ** 2)
 
     optimizer, mesh = optax.adamw(1e-2), module["make_mesh"]()
-    state = module["init_state"](mesh, optimizer, parameters)
+    placed = {
+        name: module["place"](mesh, name, lambda index, x=x: x[index])
+        for name, x in {**parameters, **batch}.items()
+    }
+    batch_placed = {"x": placed.pop("x")}
+    state = module["init_state"](mesh, optimizer, placed)
     step = module["make_train_step"](mesh, optimizer)
     wanted = planned(made, choose(made, {"E": 8}), ["forward", "backward", "update"])
     assert lowered(step.lower(state, batch).compiler_ir("stablehlo")) == wanted
@@ -188,12 +193,13 @@ def test_layers_are_trained(level: int) -> None:
     moments = optimizer.init(expected)
     with jax.default_matmul_precision("highest"):
         for _ in range(3):
-            state, _ = step(state, batch)
+            state, _ = step(state, batch_placed)
             updates, moments = optimizer.update(jax.grad(whole_loss)(expected), moments, expected)
             expected = {name: x + updates[name] for name, x in expected.items()}
 
     for name, x in expected.items():
         np.testing.assert_allclose(state["parameters"][name], x, atol=2e-5, rtol=0)
+        np.testing.assert_allclose(placed[name], parameters[name], atol=1e-6)  # still there
 
 
 def test_state_lies_as_the_plan_says() -> None:

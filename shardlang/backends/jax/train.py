@@ -217,7 +217,7 @@ def _accumulator(context: Context, row: Updated) -> Item:
     """Write what a gradient is added up in, and along which axes it varies by its type."""
     summed = context.plan.accumulators.get(row.gradient, row.gradient)
     value = context.flow.gradients[row.name]
-    axes = context.varying.type(value)
+    axes = context.varying.type(value) | value.array.layout.used
     names = parens(*(quoted(axis.name) for axis in sorted(axes)))
     return parens(f'"{jax_dtype(summed.tensor.dtype)}"', names)
 

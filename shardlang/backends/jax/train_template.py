@@ -58,14 +58,18 @@ ONE_BATCH = """
 
 STEP = '''
 def init_state(mesh, optimizer, parameters):
-    """Give the state that training begins with, of whole parameters by name.
+    """Give the state that training begins with, of parameters by name: whole, or as `place` gives them.
 
     It holds the parameters as INPUTS has them, @masters@and the optimizer's state.
     `optimizer` is a GradientTransformation of optax, or has its `init` and `update`.
     """
 
     def placed(name, dtype, spec):
-        return jax.device_put(jnp.array(parameters[name], dtype), NamedSharding(mesh, spec))
+        x, sharding = parameters[name], NamedSharding(mesh, spec)
+        if isinstance(x, jax.Array):  # a copy, since steps are given the state's memory
+            return jax.device_put(jnp.array(x, dtype), sharding)
+        x = np.asarray(x, jnp.dtype(dtype))
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
     state = {"parameters": {name: placed(name, *INPUTS[name][1:]) for name in STATES}}
     wide = {name: placed(name, _wide_dtype(name), spec) for name, spec in STATES.items()}

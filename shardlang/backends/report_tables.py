@@ -9,13 +9,14 @@ from shardlang.backends.units import amount, count, fit, UNITS
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import Quantity
-from shardlang.cost.report import HBM, MEMORY, PASSES, Report, TOTALS
+from shardlang.cost.report import EXPOSED, HBM, MEMORY, PASSES, Report, TOTALS
 from shardlang.ir.plan import Step
 from shardlang.ir.types import Array
 
 LABELS = {
     "t_math": "T_math",
     "t_comms": "T_comms",
+    "t_exposed": "T_exposed",
     "t_overlapped": "T_overlapped",
     "t_serial": "T_serial",
     "flops": "FLOPs",
@@ -72,8 +73,8 @@ def blocks(report: Report) -> Iterator[Block]:
             (
                 cost.pass_,
                 Notation(cost.move) if not cost.step.loop else f"{cost.move}{_times(cost.step)}",
-                cost.step.inputs[0],
-                cost.step.output,
+                cost.step.moving.inputs[0],
+                cost.step.moving.output,
                 cost.bytes.formula,
                 amount(cost.bytes, "B"),
                 cost.time.formula,
@@ -90,7 +91,8 @@ def blocks(report: Report) -> Iterator[Block]:
         ("seconds", "reason"),
     )
     yield _compute(report)
-    keys = (*TOTALS, *HBM) if report.hbm else TOTALS
+    extra = EXPOSED if report.plan.has_rings else ()
+    keys = (*TOTALS, *extra, *HBM) if report.hbm else (*TOTALS, *extra)
     for name in PASSES if report.plan.backward else PASSES[:1]:
         totals = report.totals[name]
         rows = [_row(key, totals.quantity(key), UNITS.get(key, "s")) for key in keys]

@@ -320,8 +320,9 @@ class Values:
         if not step.is_compute:
             self.numbers[made] = numbers[0]
             return
-        order = tuple(sorted(numbers)) if isinstance(step.op, Einsum) else numbers
-        key = (step.op, order, frozenset(made.dims))
+        op = step.computing.op
+        order = tuple(sorted(numbers)) if isinstance(op, Einsum) else numbers
+        key = (op, order, frozenset(made.dims))
         if key not in self.made:
             self.made[key] = self.number(made)
         elif again:
@@ -336,7 +337,8 @@ class Values:
 
 def contracts(step: Step) -> bool:
     """Say whether a step sums a product over some dim."""
-    return isinstance(step.op, Einsum) and bool(step.op.contracted) and len(step.inputs) > 1
+    op = step.computing.op
+    return isinstance(op, Einsum) and bool(op.contracted) and len(step.inputs) > 1
 
 
 def _dims(step: Step) -> frozenset[Dim]:

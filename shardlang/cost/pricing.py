@@ -33,6 +33,7 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import Overlap, PASSES, Report
+from shardlang.cost.rings import exposed
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
@@ -41,11 +42,12 @@ from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
-from shardlang.ir.ops import AllReduce, Collective
+from shardlang.ir.ops import AllReduce, Collective, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
 from shardlang.passes.normal import without_axes
+from shardlang.passes.overlap import apart
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward")
@@ -96,6 +98,7 @@ class Pricing:
             given=tuple(named),
         )
         self.roofline = hbm
+        self.rings = plan.has_rings
         self.single = single
         self.plan = plan
         self.hardware = hardware
@@ -278,22 +281,39 @@ class Pricing:
 
     def collective(self, pass_: Pass, step: Step) -> CollectiveCost:
         """Price a collective."""
-        axes = self.counting(cast("Collective", step.op).axes)
+        move = step.moving
+        axes = self.counting(cast("Collective", move.op).axes)
         name = self.symbols.monomial
         moved = Moved(
-            operand=name(local_bytes(step.inputs[0])),
-            result=name(local_bytes(step.output)),
+            operand=name(local_bytes(move.inputs[0])),
+            result=name(local_bytes(move.output)),
             n=name(Monomial.of(*(axis.name for axis in axes))),
             levels=self.network.levels([self.info[axis] for axis in axes]),
         )
-        match price(self.model, step, moved):
+        match price(self.model, move, moved):
             case Price() as found:
                 sent, time = found.sent, found.time
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
+        if isinstance(step.op, Ring) and len(axes) > 1:
+            alone = (sent / self.bandwidth((axis,)) for axis in axes)
+            time = Formula.largest((time, *alone))
         times = name(step.times)
-        return CollectiveCost(pass_, step, self.quantity(sent * times), self.quantity(time * times))
+        return CollectiveCost(
+            pass_,
+            step,
+            self.quantity(sent * times),
+            self.quantity(time * times),
+            self.quantity(self.exposed(step, time, moved.n) * times) if self.rings else None,
+        )
+
+    def exposed(self, step: Step, time: Formula, n: Monomial) -> Formula:
+        """Give what of a collective's time nothing hides: of one that is not critical nothing."""
+        if not isinstance(step.op, Ring):
+            return time if step.critical else Formula()
+        math = Formula.of(self.symbols.monomial(flops(step))) / self.symbols.rate("C")
+        return exposed(time, math, n) if time else time
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -343,7 +363,8 @@ class Pricing:
         layers = Layers.of(lying, any_size=any_size)
         own = memory(lying, layers)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.named(fused(layers, name)) for name in SECTIONS}
+        flow = Layers.of(apart(lying), any_size=any_size) if self.rings else layers
+        least = {name: self.named(fused(flow, name)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
             mine = [c for c in compute if name in (c.pass_, "total")]
@@ -352,13 +373,16 @@ class Pricing:
             math = Formula.sum(c.time.formula for c in mine if c.counted)
             moved = Formula.sum(c.moved.formula for c in mine if c.counted)
             comms = self.overlapping(groups[name])
+            waits = [c for c in collectives if name in (c.pass_, "total") and c.exposed]
+            bare = Formula.sum(c.exposed.formula for c in waits if c.exposed)
             formulas = {
                 "flops": work,
                 "elementwise": other,
                 "bytes": Formula.sum(sent for sent, _ in groups[name].values()),
                 "t_math": math,
                 "t_comms": comms,
-                "t_overlapped": Formula.largest((math, comms)),
+                **({"t_exposed": bare} if self.rings else {}),
+                "t_overlapped": Formula.largest((math + bare, comms)),
                 "t_serial": math + comms,
                 "t_load": load,
                 "hbm_bytes": moved,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shardlang.cost.bound import Condition, quotient
 from shardlang.cost.formula import Formula
-from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
+from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import subscript
@@ -54,27 +54,32 @@ def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """A collective and its price."""
+    """A collective and its price.
+
+    `exposed` is the part of its time that is hidden behind nothing, None in a plan with no rings.
+    """
 
     pass_: Pass
     step: Step
     bytes: Quantity
     time: Quantity
+    exposed: Quantity | None = None
 
     @property
     def op(self) -> str:
         """The collective's name."""
-        return type(self.step.op).__name__
+        return type(self.step.moving.op).__name__
 
     @property
     def move(self) -> str:
         """The collective with its axes, as the notation writes it: `AllGather_{XY}`."""
-        return f"{self.op}{subscript(cast('Collective', self.step.op).axes)}"
+        ring = " in a ring" if isinstance(self.step.op, Ring) else ""
+        return f"{self.op}{subscript(cast('Collective', self.step.op).axes)}{ring}"
 
     @property
     def tensor(self) -> str:
         """The tensor that moves."""
-        return self.step.inputs[0].name
+        return self.step.moving.inputs[0].name
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ class CollectiveCost:
     @property
     def dim(self) -> str | None:
         """The dim that is joined or split, None for AllReduce and Permute."""
-        match self.step.op:
+        match self.step.moving.op:
             case AllGather(_, dim) | ReduceScatter(_, dim) | AllToAll(_, _, dim):
                 return dim.name
             case _:

@@ -77,7 +77,10 @@ REDUCTIONS = frozenset({"sum", "mean", "max", "min", "softmax", "rmsnorm"})
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | {RENAME}
+RINGS = frozenset({"RingGather", "RingScatter"})
+"""Heads of collectives that are done together with a product."""
+
+HEADS = COLLECTIVES | REDUCTIONS | RINGS | {RENAME}
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""

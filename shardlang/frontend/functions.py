@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
 from shardlang.frontend import block_errors, errors, expression_errors
-from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
+from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.syntax import Call, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
@@ -53,6 +53,7 @@ HEADS = (
     "equal",
     RENAME,
     *COLLECTIVES,
+    *RINGS,
 )
 """Everything that may be called."""
 

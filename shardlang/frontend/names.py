@@ -22,10 +22,14 @@ USUAL_AXES = "WXYZ"
 COLLECTIVES = ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "Permute", "Slice", "Mask")
 """The heads of relayouts."""
 
+RING_GATHER, RING_SCATTER = "RingGather", "RingScatter"
+RINGS = (RING_GATHER, RING_SCATTER)
+"""The heads of collectives that are done together with a product."""
+
 RENAME = "Rename"
 """The head that gives a value other dim names."""
 
-WITH_DIM = ("ReduceScatter", "AllToAll", "Slice")
+WITH_DIM = ("ReduceScatter", "AllToAll", "Slice", RING_SCATTER)
 """Those whose subscript ends with a dim."""
 
 
@@ -307,7 +311,7 @@ def implied_axes(items: Sequence[Item]) -> tuple[str, ...]:
         if ref.marker is not None:
             words.update((word.text, None) for word in ref.marker.words)
     for call in calls(items):
-        if call.head.text in COLLECTIVES:
+        if call.head.text in (*COLLECTIVES, *RINGS):
             given = [word.text for word in call.subscript or ()]
             if call.head.text in WITH_DIM and len(given) > 1:
                 given.pop()

@@ -7,14 +7,14 @@ they can't disagree.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Reduce
+from shardlang.ir.ops import Collective, Compute, Op, Reduce, Ring
 from shardlang.ir.program import Block, Program
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Tensor
+from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.source import Span
 
 Pass = Literal["forward", "backward"]
@@ -54,6 +54,38 @@ class Step:
         )
 
     @property
+    def outputs(self) -> tuple[Array, ...]:
+        """All that it makes: its output, and what a ring keeps of what has come round."""
+        if isinstance(self.op, Ring) and self.op.keep:
+            return self.output, self.moving.output
+        return (self.output,)
+
+    @property
+    def moving(self) -> Step:
+        """The collective that it is; of a ring the one that it does in pieces."""
+        if not isinstance(self.op, Ring):
+            return self
+        move = self.op.move
+        if self.op.gathers:
+            source = self.inputs[self.op.operand]
+            made = source.with_layout(_without(source, self.op))
+            return replace(self, op=move, inputs=(source,), output=made)
+        return replace(self, op=move, inputs=(self.computing.output,))
+
+    @property
+    def computing(self) -> Step:
+        """The computation that it is; of a ring the product that it does in pieces."""
+        if not isinstance(self.op, Ring):
+            return self
+        op, inputs, output = self.op, list(self.inputs), self.output
+        if op.gathers:
+            inputs[op.operand] = self.moving.output
+        else:
+            left = _without(output, op)
+            output = output.with_layout(Layout(left.sharding, left.unreduced.union(op.axes)))
+        return replace(self, op=op.product, inputs=tuple(inputs), output=output, critical=False)
+
+    @property
     def is_collective(self) -> bool:
         """Whether it moves data between devices."""
         return isinstance(self.op, Collective)
@@ -62,6 +94,15 @@ class Step:
     def is_compute(self) -> bool:
         """Whether it computes a new value."""
         return isinstance(self.op, Compute)
+
+
+def _without(array: Array, ring: Ring) -> Layout:
+    """Give an array's layout with the innermost axes of a dim, which a ring goes over, taken off."""
+    sharding = list(array.layout.sharding)
+    place = array.tensor.dims.index(ring.dim)
+    own = sharding[place]
+    sharding[place] = own[: len(own) - len(ring.axes)]
+    return replace(array.layout, sharding=tuple(sharding))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +213,11 @@ class Plan:
         """Say what it is, in a line: the steps themselves would fill pages."""
         count = f"{len(self.forward)} forward, {len(self.backward)} backward steps"
         return f"<Plan by {self.strategy}: {count}>"
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether some collective is done in pieces, beside a product."""
+        return any(isinstance(step.op, Ring) for _, step in self.steps())
 
     @property
     def parameters(self) -> frozenset[Tensor]:

@@ -27,6 +27,7 @@ from shardlang.ir.ops import (
     Reduce,
     ReduceScatter,
     Rename,
+    Ring,
     Slice,
 )
 from shardlang.ir.plan import Plan, Proof, Step
@@ -139,6 +140,12 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"Slice{_axes_and_dim(axes, dim)}({operands[0]})"
         case Mask(axes):
             return f"Mask{subscript(axes)}({operands[0]})"
+        case Ring(product, ReduceScatter(axes, dim)):
+            inner = expression(product, operands)
+            return f"RingScatter{_axes_and_dim(axes, dim)}({inner})"
+        case Ring(product, move, place):
+            round_ = f"RingGather{subscript(move.axes)}({operands[place]})"
+            return expression(product, [*operands[:place], round_, *operands[place + 1 :]])
 
 
 def definition(array: Array, operands: Iterable[Array]) -> str:
@@ -152,7 +159,10 @@ def definition(array: Array, operands: Iterable[Array]) -> str:
 
 def statement(step: Step) -> str:
     """Print a step as a line of an explicit program, without its comment."""
-    right = expression(step.op, [str(array) for array in step.inputs])
+    operands = [str(array) for array in step.inputs]
+    if isinstance(step.op, Ring) and step.op.keep:
+        operands[step.op.operand] += f" -> {step.moving.output}"
+    right = expression(step.op, operands)
     return f"{definition(step.output, step.inputs)} = {right}"
 
 

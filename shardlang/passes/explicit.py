@@ -267,18 +267,19 @@ class _Checker:
         known.pop(output.layout, None)
         known[output.layout] = statement.span
         self.spans[output] = statement.span
+        step = Step(
+            statement.op,
+            arrays,
+            output,
+            "stated",
+            "the line states it",
+            span=statement.span,
+            loop=self.block,
+        )
+        for kept in step.outputs[1:]:
+            self.at_hand.setdefault(kept.name, {})[kept.layout] = statement.span
         if not (is_relayout and output in arrays):
-            self.steps.append(
-                Step(
-                    statement.op,
-                    arrays,
-                    output,
-                    "stated",
-                    "the line states it",
-                    span=statement.span,
-                    loop=self.block,
-                )
-            )
+            self.steps.append(step)
 
     def end_forward(self, outputs: list[Array]) -> None:
         """Drop the copies of parameters that are not kept, and give the cotangents of the outputs."""

@@ -17,9 +17,10 @@ from shardlang.ir.ops import (
     Reduce,
     Relayout,
     Rename,
+    Ring,
 )
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
-from shardlang.rules.collectives import Illegal
+from shardlang.rules.collectives import Illegal, relayout
 
 
 def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
@@ -128,6 +129,8 @@ def local(
     `declared` settles what the operands leave open: how a broadcast dim, which no operand has, is
     split.
     """
+    if isinstance(op, Ring):
+        return _ring(op, arrays, result)
     arrays = tuple(seen_as(op, array) for array in arrays)
     sharding: dict[Dim, tuple[Axis, ...]] = {}
     owner: dict[Dim, Array] = {}
@@ -183,3 +186,15 @@ def local(
     if twice:
         return Illegal(f"{twice[0]} would stand twice in {Array(result, layout)}")
     return layout
+
+
+def _ring(op: Ring, arrays: tuple[Array, ...], result: Tensor) -> Layout | Illegal:
+    """Give what a ring makes: the collective and the product, one after the other."""
+    if op.gathers:
+        gathered = relayout(op.move, arrays[op.operand])
+        if isinstance(gathered, Illegal):
+            return gathered
+        whole = arrays[op.operand].with_layout(gathered)
+        return local(op.product, (*arrays[: op.operand], whole, *arrays[op.operand + 1 :]), result)
+    partial = local(op.product, arrays, result)
+    return partial if isinstance(partial, Illegal) else relayout(op.move, Array(result, partial))

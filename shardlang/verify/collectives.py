@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
 from shardlang.passes.normal import without_axes
@@ -58,7 +58,9 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     gradients = [g.gradient for g in plan.gradients] if "backward" in passes else []
     found: Counter[Seen] = Counter()
     for step, live in _liveness(steps, (*plan.outputs, *gradients)):
-        if live and step.is_collective and getattr(step.op, "axes", ()):
+        if live and isinstance(step.op, Ring):
+            found += _of_ring(step, step.op, numbers)
+        elif live and step.is_collective and getattr(step.op, "axes", ()):
             found[_of_step(step, numbers)] += 1
     return found
 
@@ -75,10 +77,11 @@ def _liveness(steps: list[Step], ends: Iterable[Array]) -> list[tuple[Step, bool
     needed = {(array.name, array.layout) for array in ends}
     told: list[tuple[Step, bool]] = []
     for step in reversed(steps):
-        made = (step.output.name, step.output.layout)
-        told.append((step, made in needed))
-        if made in needed:
-            needed.discard(made)
+        made = {(array.name, array.layout) for array in step.outputs}
+        living = not needed.isdisjoint(made)
+        told.append((step, living))
+        if living:
+            needed -= made
             needed |= {(array.name, array.layout) for array in step.inputs}
     return told[::-1]
 
@@ -104,6 +107,23 @@ def _of_step(step: Step, numbers: Numbers) -> Seen:
             return Seen("collective_permute", operand, _moves(array, step.output, numbers))
         case _:
             raise AssertionError(step.op)
+
+
+def _of_ring(step: Step, op: Ring, numbers: Numbers) -> Counter[Seen]:
+    """Say what a ring must become: n-1 permutes of a shard each, as many one way round as the other.
+
+    For an even n there is one more to the next device than to the one before.
+    """
+    move = step.moving
+    shard = move.inputs[0] if op.gathers else move.output
+    rings = groups(op.axes, numbers)
+    n = len(rings[0])
+    found: Counter[Seen] = Counter()
+    for way, hops in ((1, n // 2), (-1, (n - 1) // 2)):
+        pairs = (((g[i], g[(i + way) % n]) for i in range(n)) for g in rings)
+        moves = tuple(sorted(pair for ring in pairs for pair in ring))
+        found[Seen("collective_permute", local_type(shard, numbers), moves)] += hops
+    return +found
 
 
 def local_type(array: Array, numbers: Numbers) -> str:

@@ -22,6 +22,7 @@ from shardlang.ir.ops import (
     Map,
     Reduce,
     Rename,
+    Ring,
 )
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
 
@@ -116,6 +117,7 @@ def compute(
     ]
     result = jax_dtype(output.tensor.dtype)
     writer = _Writer(target, output, result, scope)
+    op = op.product if isinstance(op, Ring) else op  # on whole arrays
     match op:
         case Einsum(contracted) if contracted or len(operands) == 1:
             writer.einsum(operands)
@@ -182,7 +184,7 @@ class _Writer:
         dims = tuple(dict.fromkeys(d for x in operands for d in x.dims))
         letters = self._scope.letters(dims)
         has = {operand.dtype for operand in operands}
-        same = _common(has)
+        same = common(has)
         codes: list[Item] = [cast(operand.code, operand.dtype, same) for operand in operands]
         terms = ",".join("".join(letters[d] for d in x.dims) for x in operands)
         present = tuple(dim for dim in self._dims if dim in dims)
@@ -287,7 +289,7 @@ class _Writer:
     def equal(self, operands: list[Operand]) -> None:
         """Give 1 where operands are equal."""
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
-        same = _common({operand.dtype for operand in operands})
+        same = common({operand.dtype for operand in operands})
         left, right = (cast(_aligned(x.code, x.dims, present), x.dtype, same) for x in operands)
         code = f"({left} == {right}).astype({dtype_code(self._dtype)})"
         if self._fits(code):
@@ -327,7 +329,7 @@ class _Writer:
         self._finish(rest, same)
 
 
-def _common(dtypes: set[str]) -> str:
+def common(dtypes: set[str]) -> str:
     """Give the dtype that operands of one product are brought to; f8 and int4 go up when mixed."""
     if len(dtypes) == 1:
         (only,) = dtypes

@@ -39,6 +39,7 @@ from shardlang.backends.jax.pretty import (
     parens,
     unpack,
 )
+from shardlang.backends.jax.rings import helpers, ring
 from shardlang.backends.jax.sizes import arrays, choose, dims_of, fitted, Numbers, shrunk
 from shardlang.backends.jax.template import (
     CHECK,
@@ -61,6 +62,7 @@ from shardlang.ir.ops import (
     Permute,
     ReduceScatter,
     Relayout,
+    Ring,
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
@@ -164,6 +166,7 @@ class _Variables:
         for step in steps:
             for array, word in (
                 (step.output, _suffix(step)),
+                *((x, "gathered") for x in step.outputs[1:]),
                 *((x, "relaid") for x in step.inputs),
             ):
                 if (array.name, array.layout) not in self._table:
@@ -233,6 +236,9 @@ class _Module:
         """Write one step without its comment."""
         target = self._names[step.output]
         sources = [self._names[array] for array in step.inputs]
+        if isinstance(step.op, Ring):
+            kept = next((self._names[array] for array in step.outputs[1:]), None)
+            return ring(step, sources, target, kept, self._scope)
         if isinstance(step.op, Compute):
             if _is_copy(step):
                 return layout(f"{target} = ", sources[0], 1)
@@ -325,9 +331,8 @@ class _Module:
                 self._need(array, made, "backward", step)
                 if key in forward and key not in given:
                     read.setdefault(key, array)
-            key = (step.output.name, step.output.layout)
-            made[key] = step.output
-            given.add(key)
+            made.update(((x.name, x.layout), x) for x in step.outputs)
+            given.update((x.name, x.layout) for x in step.outputs)
         for gradient in self._plan.gradients:
             self._need(gradient.gradient, made, "gradient")
             key = (gradient.gradient.name, gradient.gradient.layout)
@@ -346,7 +351,7 @@ class _Module:
         for step in steps:
             for array in step.inputs:
                 self._need(array, made, where, step)
-            made[step.output.name, step.output.layout] = step.output
+            made.update(((x.name, x.layout), x) for x in step.outputs)
 
     def _need(
         self,
@@ -491,7 +496,8 @@ class _Module:
 
     def _helpers(self, code: str) -> list[str]:
         """Write the helpers that the steps call."""
-        return [text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in code]
+        own = [text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in code]
+        return [*own, *helpers(code)]
 
     def _sizes_function(self) -> str:
         """Write the function that reads the global sizes off the inputs' shapes."""

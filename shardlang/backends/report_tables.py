@@ -181,7 +181,12 @@ def _row(key: str, quantity: Quantity, unit: str) -> tuple[Cell, ...]:
 def _setting(report: Report) -> Block:
     rows: list[tuple[Cell, ...]] = [
         ("strategy", report.plan.strategy),
-        ("model", report.model + (", axes overlap" if report.overlap else "")),
+        (
+            "model",
+            report.model
+            + (", axes overlap" if report.overlap else "")
+            + (", rings" if report.plan.has_rings else ""),
+        ),
         ("mesh", ", ".join(_size(*item) for item in report.mesh.items())),
         ("dims", ", ".join(_size(*item) for item in report.dims.items())),
         ("hardware", "none" if report.hardware is None else report.hardware.name),

@@ -141,6 +141,7 @@ class _Printer:
     def header(self) -> Iterator[str]:
         report = self.report
         model = f"model {report.model}" + (", axes overlap" if report.overlap else "")
+        model += ", rings" if report.plan.has_rings else ""
         yield from self.labelled("strategy", f"{report.plan.strategy}, {model}")
         if report.plan.proof is not None:
             yield from self.labelled("plan", found(report.plan.proof))

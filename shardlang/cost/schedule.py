@@ -272,18 +272,14 @@ def _place(report: Report, step: Step, lanes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis.name for axis in step.op.axes if axis.name in lanes)
 
 
-def _tasks(
-    report: Report, plan: Plan, times: Sequence[Times], lanes: Sequence[str]
-) -> list[Task]:
+def _tasks(report: Report, plan: Plan, times: Sequence[Times], lanes: Sequence[str]) -> list[Task]:
     """Give what is scheduled, each with the tasks that make what it reads."""
     maker: dict[Array, int] = {}
     given = set(plan.cotangents)
     ends: set[int] = set()
     found: list[Task] = []
     forward = len(plan.forward)
-    for index, ((section, step), (math, comms)) in enumerate(
-        zip(plan.steps(), times, strict=True)
-    ):
+    for index, ((section, step), (math, comms)) in enumerate(zip(plan.steps(), times, strict=True)):
         if index == forward:
             ends = {maker[a] for a in plan.outputs if a in maker}
         own = {maker[array] for array in step.inputs if array in maker}
@@ -326,8 +322,9 @@ def _ring(tasks: list[Task], whole: Task, math: float, count: int) -> None:
             before = add(whole.lanes, hop, before)
             done = add((COMPUTE,), one * number, before | done)
         return
+    done = before
     for number in reversed(parts):
-        done = add((COMPUTE,), one * number, before)
+        done = add((COMPUTE,), one * number, done)
         before = add(whole.lanes, hop, before | done)
-    done = add((COMPUTE,), one, frozenset())
+    done = add((COMPUTE,), one, done)
     add((COMPUTE,), 0.0, before | done)

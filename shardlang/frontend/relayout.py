@@ -20,7 +20,7 @@ from shardlang.frontend.terms import Pending, Sum, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.ir.ops import Relayout
 from shardlang.ir.program import Statement, Use
-from shardlang.ir.types import Array, Axis, Dim, Layout, Mesh, Tensor
+from shardlang.ir.types import Array, Axis, Dim, Mesh, Tensor
 from shardlang.source import Span
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename
+from shardlang.ir.ops import Op, Rename, Ring
 from shardlang.ir.program import Leaf, LeafKind, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
 from shardlang.source import Span
@@ -389,7 +389,7 @@ class Values:
             self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
             return tensor
         word, brackets = goal.ref.name, goal.brackets
-        made = (op, tensors)
+        made = (op.product if isinstance(op, Ring) else op, tensors)
         if self.scope is not None and not self.explicit and word.text in self.scope.entries:
             return self._next(word, goal, dims)
         if self._forbidden(word, goal, made):

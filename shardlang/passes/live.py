@@ -111,7 +111,7 @@ def mark_critical(
         alone.difference_update(first for first, _ in _carried(step.loop))
         prefetched = all(array in alone for array in step.inputs)
         if prefetched:
-            alone.add(step.output)
+            alone.update(step.outputs)
         else:
             alone.difference_update(step.outputs)
         marked.append(replace(step, critical=step.is_collective and waits and not prefetched))

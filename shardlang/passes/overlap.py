@@ -101,7 +101,15 @@ def _scatter(plan: Plan, section: Pass, steps: Sequence[Step], place: int) -> It
 
 
 def _ring(op: Ring, move: Step, product: Step, inputs: tuple[Array, ...], output: Array) -> Step:
-    return replace(product, op=op, inputs=inputs, output=output, rule=move.rule, reason=move.reason, critical=move.critical)
+    return replace(
+        product,
+        op=op,
+        inputs=inputs,
+        output=output,
+        rule=move.rule,
+        reason=move.reason,
+        critical=move.critical,
+    )
 
 
 def _is_product(step: Step) -> bool:

@@ -22,6 +22,7 @@ from shardlang.ir.ops import (
     Map,
     Reduce,
     Rename,
+    Ring,
 )
 from shardlang.ir.program import Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -120,6 +121,8 @@ def _compute(
     match op:
         case Einsum():
             return _einsum(operands, result, sizes)
+        case Ring(product):
+            return _compute(product, operands, result, sizes)
         case Linear(coefficients, constant):
             total: Value = float(constant)
             for (value, dims), c in zip(operands, coefficients, strict=True):

@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Mask, Permute, ReduceScatter, Ring, Slice
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Mask,
+    Permute,
+    ReduceScatter,
+    Ring,
+    Slice,
+)
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import Array, Axis
 

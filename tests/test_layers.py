@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -246,23 +247,34 @@ def test_optimal_falls_back_to_the_rules(shardlang):
     assert shardlang("lower", "-e", MLP).out == result.out
 
 
-def test_a_block_is_not_emitted(shardlang):
-    """The error names the block and says what can be done."""
-    result = shardlang("emit-jax", "-e", MLP)
+def test_a_block_is_emitted_as_a_scan(shardlang):
+    """The module has a function of one layer for each pass, and one scan of it, from the end in backward."""
+    result = shardlang("emit-jax", "-e", MLP, "--set", "L=80")
 
-    assert (result.status, result.out) == (1, "")
-    assert "SH611" in result.err
-    assert "layers L:" in result.err
+    assert result.status == 0
+    assert ["_layer_1", "_layer_1_backward"] == re.findall(
+        r"^def (_layer\w+)", result.out, re.MULTILINE
+    )
+    assert 2 == result.out.count("lax.scan(functools.partial(_layer_1")
+    assert 1 == result.out.count("reverse=True")
+    assert '"W_in": ((80, 16, 32), "bfloat16", P(None, "X", "Y"))' in result.out
 
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_verify_runs_two_layers(shardlang):
-    """The plan's own steps, two layers of them, agree with JAX's gradients."""
-    result = shardlang("verify", "-e", MLP)
+def test_verify_runs_the_layers_as_they_are(shardlang):
+    """Values and gradients agree with a scan of the reference, and collectives are counted per layer."""
+    one, five = (shardlang("verify", "-e", MLP, "--set", f"L={n}") for n in (1, 5))
 
-    assert result.status == 0, result.out + result.err
-    assert "layers L: 2 layers are written out and run" in result.out
+    assert (0, 0) == (one.status, five.status), five.out + five.err
+    counted = [
+        [int(n) for n in re.findall(r"forward_backward \(f32\): (\d+) in the plan", result.out)]
+        for result in (one, five)
+    ]
+    plan = sl.lower(sl.parse(MLP))
+    inside = sum(s.is_collective and s.loop is not None for _, s in plan.steps())
+    outside = sum(s.is_collective and s.loop is None for _, s in plan.steps())
+    assert [[inside + outside], [5 * inside + outside]] == counted
 
 
 # --- What can be wrong

@@ -168,7 +168,7 @@ class _Writer:
 
     def _broadcast(self, present: tuple[Dim, ...]) -> None:
         """Repeat along the dims of the result that no operand has, each device its own part."""
-        value = _aligned(self._target, present, self._dims)
+        value = aligned(self._target, present, self._dims)
         shape: list[Item] = []
         for dim in self._dims:
             if dim in present:
@@ -245,14 +245,14 @@ class _Writer:
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
         pieces: list[tuple[str, str]] = []
         for sign, operand, pattern in terms:
-            code = cast(_aligned(operand.code, operand.dims, present), operand.dtype, same)
+            code = cast(aligned(operand.code, operand.dims, present), operand.dtype, same)
             pieces.append((sign, pattern.replace("{}", code, 1)))
         if constant:
             pieces.append(constant)
         text = " ".join(
             f"{sign} {code}" if i else sign + code for i, (sign, code) in enumerate(pieces)
         )
-        atom = len(pieces) == 1 and text == _aligned(operands[0].code, operands[0].dims, present)
+        atom = len(pieces) == 1 and text == aligned(operands[0].code, operands[0].dims, present)
         done = cast(text if atom or same == self._dtype else f"({text})", same, self._dtype)
         if self._fits(done):
             self._assign(done)
@@ -290,7 +290,7 @@ class _Writer:
         """Give 1 where operands are equal."""
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
         same = common({operand.dtype for operand in operands})
-        left, right = (cast(_aligned(x.code, x.dims, present), x.dtype, same) for x in operands)
+        left, right = (cast(aligned(x.code, x.dims, present), x.dtype, same) for x in operands)
         code = f"({left} == {right}).astype({dtype_code(self._dtype)})"
         if self._fits(code):
             self._assign(code)
@@ -339,7 +339,7 @@ def common(dtypes: set[str]) -> str:
     return "float32" if best.startswith("float8") else best
 
 
-def _aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
+def aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
     """Bring an operand's dims into the order of `wanted`, with broadcast dims where it lacks one."""
     order = tuple(dim for dim in wanted if dim in dims)
     if order != dims:

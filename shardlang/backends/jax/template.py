@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+from shardlang.backends.jax.pretty import flat, Item, layout
+
 MODULE = {
     "make_mesh": '''
 def make_mesh(devices=None, axes=None) -> Mesh:
@@ -118,7 +123,7 @@ def _backward(mesh, leaves, saved, @sizes_parameter@cotangents):
     def device(leaves, saved, cotangents):
         return _backward_steps(leaves, saved, cotangents@pass_sizes@)
 
-    in_specs = (@leaf_specs@, SAVED, COTANGENTS)
+    in_specs = @backward_specs@
     return _on_devices(mesh, device, in_specs, _specs(INPUTS))(leaves, saved, cotangents)
 ''',
     "sizes_class": '''
@@ -136,10 +141,10 @@ CHECK = '''
 TOLERANCE = @tolerance@
 
 
-def _data(rng, shape, dtype):
-    """Make random data of both signs, of magnitudes near 1."""
+def _data(rng, shape, dtype@scale_parameter@):
+    """Make random data of both signs, of magnitudes near @magnitude@."""
     if jnp.issubdtype(dtype, jnp.floating):
-        values = rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+        values = rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)@times_scale@
     else:
         values = rng.integers(0 if dtype.startswith(("u", "b")) else -2, 2, shape)
     return jnp.asarray(values.astype(np.float32), dtype)
@@ -175,7 +180,7 @@ def main() -> int:
 @setup@
     mesh = make_mesh(_enough_devices(math.prod(axes.values())), axes)
     rng = np.random.default_rng(0)
-    inputs = tuple(_data(rng, shapes[name], dtype) for name, (_, dtype, _) in INPUTS.items())
+@inputs@
     with jax.default_matmul_precision("highest"):
         expected = reference(*map(_wide, inputs))
         if any(np.isnan(np.asarray(x)).any() for x in expected):  # such as the log of a negative
@@ -213,7 +218,7 @@ MAIN_GRADIENTS = """
         _, pullback = jax.vjp(reference, *map(_wide, inputs))
         wanted = pullback(_like(cotangents, expected))
         outputs, pullback = jax.vjp(differentiable(mesh), *inputs)
-        again = pullback(_like(cotangents, outputs))
+        again = pullback(_like(@seeds@, outputs))
         for name, one, other, want in zip(INPUTS, gradients, again, wanted, strict=True):
             if want.dtype != jax.dtypes.float0:
                 good.append(_compare(f"gradient of {name}", one, want))
@@ -242,3 +247,21 @@ def _like(cotangents, outputs):
     )
 '''
 """A helper of the check's gradients."""
+
+
+def fill(template: str, values: Mapping[str, Item]) -> str:
+    """Fill `@name@` marks; a line whose mark is a bracket is broken where it is too long."""
+    lines: list[str] = []
+    for line in template.split("\n"):
+        whole = re.fullmatch(r"@(\w+)@", line)
+        if whole is not None and values[whole[1]] == "":
+            continue
+        marks = re.findall(r"@(\w+)@", line)
+        nodes = [name for name in marks if not isinstance(values[name], str)]
+        if len(marks) == 1 and nodes:
+            before, _, after = line.partition(f"@{marks[0]}@")
+            indent = (len(before) - len(before.lstrip())) // 4
+            lines += layout(before.lstrip(), values[marks[0]], indent, after)
+            continue
+        lines.append(re.sub(r"@(\w+)@", lambda m: flat(values[m[1]]), line))
+    return "\n".join(lines)

@@ -231,7 +231,7 @@ MAIN_JUMPS = """
         # Gradients ran, and are not compared: at this precision values can tie or change sign, and
         # the derivatives of max, min, relu and abs jump there.
         for name, x in zip(INPUTS, gradients, strict=True):
-            print(f"gradient of {name}: NOT compared: it jumps, and {x.dtype} can be on either side")
+            print(f"gradient of {name}: NOT compared: it jumps, {x.dtype} can be on either side")
         print("to compare gradients too: emit with `dtype f32`, or run shardlang verify")
 """
 """What it says instead where they can't be compared in the plan's own dtypes."""

@@ -30,7 +30,7 @@ from shardlang.hardware.catalogue import Hardware
 from shardlang.ir.plan import Alternative, Plan
 from shardlang.ir.printer import statement
 from shardlang.ir.size import Monomial
-from shardlang.passes.overlap import Pair, pairs, with_rings
+from shardlang.passes.overlap import Pair, pairs, prefetchable, with_rings
 
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
@@ -75,7 +75,7 @@ def overlap(
 
     found = pairs(plan)
     if always:
-        return with_rings(plan, _disjoint(found))
+        return _prefetching(with_rings(plan, _disjoint(found)))
     report = cost(plan, hardware, model, sets=sets)
     times = _Times(report)
     worth: list[tuple[Fraction, Pair]] = []
@@ -91,7 +91,12 @@ def overlap(
             worth.append((needed, pair))
     worth.sort(key=lambda each: -each[0])
     done = with_rings(plan, _disjoint([pair for _, pair in worth]))
-    return replace(done, alternatives=(*done.alternatives, *notes))
+    return _prefetching(replace(done, alternatives=(*done.alternatives, *notes)))
+
+
+def _prefetching(plan: Plan) -> Plan:
+    """Let layers gather their parameters one layer ahead."""
+    return replace(plan, program=replace(plan.program, prefetch=prefetchable(plan)))
 
 
 class _Times:

@@ -53,6 +53,7 @@ from shardlang.frontend.syntax import (
     Negate,
     NumberRef,
     OptimizerDecl,
+    PrefetchDecl,
     Product,
     SaveDecl,
     Section,
@@ -675,6 +676,11 @@ class Builder:
         """Read `save Tmp, P`."""
         names = tuple(p.joined() for p in parts if isinstance(p, _Name))
         return SaveDecl(names, _span_of(parts[0]).join(names[-1].span))
+
+    def prefetch(self, parts: list[Token | _Name]) -> PrefetchDecl:
+        """Read `prefetch W_in, W_out`."""
+        names = tuple(p.joined() for p in parts if isinstance(p, _Name))
+        return PrefetchDecl(names, _span_of(parts[0]).join(names[-1].span))
 
     # ---- Sizes
 

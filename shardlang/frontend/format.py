@@ -38,6 +38,7 @@ from shardlang.frontend.syntax import (
     Negate,
     NumberRef,
     OptimizerDecl,
+    PrefetchDecl,
     Product,
     SaveDecl,
     Section,
@@ -220,6 +221,8 @@ class _Spelling:
                 return f"optimizer {name.text}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
+            case PrefetchDecl(names):
+                return "prefetch " + ", ".join(name.text for name in names)
             case Section(name):
                 return f"{name}:"
             case Layers(dim, size, carries):

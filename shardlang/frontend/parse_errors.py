@@ -225,6 +225,7 @@ DECLARATIONS = {
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
+    "prefetch": "what is gathered a layer ahead is declared as `prefetch W_in, W_out`",
     "forward": "a section starts with `forward:` alone on a line",
     "backward": "a section starts with `backward:` alone on a line",
     "layers": "a block starts with `layers L:` alone on a line, and its lines are indented",

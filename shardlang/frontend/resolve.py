@@ -44,6 +44,7 @@ from shardlang.frontend.syntax import (
     Item,
     Layers,
     LeafDecl,
+    PrefetchDecl,
     SaveDecl,
     Section,
     TensorRef,
@@ -138,6 +139,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), declaration_errors.EmptyProgram())
     save = _save(items, values)
+    ahead = _prefetch(items, values)
     found = {id(each): each for each in sizes.reporters}
     diagnostics = _once([d for each in found.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
@@ -158,6 +160,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         dtype=values.default,
         optimizer=optimizer,
         save=save,
+        prefetch=ahead,
     )
 
 
@@ -233,6 +236,21 @@ def _save(items: Sequence[Item], values: Values) -> Save:
         if mistake is not None:
             values.reporter.report(word.span, mistake)
     return Save(everything, frozenset(word.text for word in named))
+
+
+def _prefetch(items: Sequence[Item], values: Values) -> frozenset[str]:
+    """Read the prefetch lines: they name parameters of which each layer has its own."""
+    words = [word for item in items if isinstance(item, PrefetchDecl) for word in item.names]
+    stacked = tuple(
+        name
+        for name, leaf in values.leaves.items()
+        if leaf.kind == "param" and leaf.loop is not None
+    )
+    for word in words:
+        if word.text not in stacked and word.text not in values.poisoned:
+            mistake = declaration_errors.NotAhead(word.text, stacked)
+            values.reporter.report(word.span, mistake)
+    return frozenset(word.text for word in words)
 
 
 @dataclass

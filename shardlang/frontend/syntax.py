@@ -250,6 +250,14 @@ class SaveDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefetchDecl:
+    """`prefetch W_in, W_out`."""
+
+    names: tuple[Word, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """`forward:` or `backward:`."""
 
@@ -290,6 +298,7 @@ Item = (
     | LeafDecl
     | OptimizerDecl
     | SaveDecl
+    | PrefetchDecl
     | Section
     | Layers
 )

@@ -203,6 +203,8 @@ def declarations(program: Program) -> list[str]:
         lines.append(f"optimizer {program.optimizer}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
+    if program.prefetch:
+        lines.append("prefetch " + ", ".join(sorted(program.prefetch)))
     return lines
 
 

@@ -1,4 +1,6 @@
-"""Rings: a collective and the product beside it as one step that sends shards while it multiplies.
+"""Overlap: rings, and what layers gather for the next one.
+
+A ring is a collective and the product beside it as one step that sends shards while it multiplies.
 
 Precondition: a legal plan. `pairs` finds what could be done so, `with_rings` does it to those that somebody
 chose (`shardlang.cost.rings` does by their times), and `apart` writes rings out again as the two steps that
@@ -16,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shardlang.ir.ops import AllGather, Einsum, ReduceScatter, Ring
+from shardlang.ir.ops import AllGather, Einsum, ReduceScatter, Relayout, Ring
 from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.program import Program
 from shardlang.ir.types import Array
 from shardlang.passes.live import mark_critical
 
@@ -135,6 +138,28 @@ def _outlives(plan: Plan, section: Pass, steps: Sequence[Step], maker: int, arra
     if section == "backward":
         return array in [gradient.gradient for gradient in plan.gradients]
     return array in plan.outputs or any(True for _ in _readers(plan.backward, -1, array))
+
+
+def ahead(program: Program, body: Iterable[Step]) -> tuple[Step, ...]:
+    """Give the steps of a block's body that each layer does for the next one, by the `prefetch` line.
+
+    They are those that lay out a parameter anew that it names; what they make is handed on.
+    """
+    made = {leaf.array for leaf in program.leaves if leaf.array.name in program.prefetch}
+    found: list[Step] = []
+    for step in body:
+        if isinstance(step.op, Relayout) and step.inputs[0] in made:
+            made.add(step.output)
+            found.append(step)
+    return tuple(found) if any(step.is_collective for step in found) else ()
+
+
+def prefetchable(plan: Plan) -> frozenset[str]:
+    """Name the parameters of which each layer has its own and of which it gathers copies."""
+    stacked = {leaf.array.name for leaf in plan.program.leaves if leaf.loop is not None}
+    stacked &= {leaf.array.name for leaf in plan.program.leaves if leaf.kind == "param"}
+    gathers = (step for _, step in plan.steps() if step.loop and isinstance(step.op, AllGather))
+    return frozenset(step.output.name for step in gathers) & stacked
 
 
 def with_rings(plan: Plan, chosen: Iterable[Pair]) -> Plan:

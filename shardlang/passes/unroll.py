@@ -131,6 +131,7 @@ class _Writer:
             leaves=tuple(leaf for old in source.leaves for leaf in self.leaves(old)),
             dims=tuple(i for i in source.dims if i.dim not in {b.dim for b in source.blocks}),
             save=self.save(),
+            prefetch=frozenset(),
             has_backward=False,
         )
 

@@ -17,8 +17,9 @@ from shardlang.backends.jax.sizes import Numbers
 from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
-from shardlang.passes.live import alive
+from shardlang.passes.live import alive, runs
 from shardlang.passes.normal import without_axes
+from shardlang.passes.overlap import ahead
 from shardlang.verify.result import CollectivesCheck
 
 MLIR_DTYPES: Mapping[str, str] = {
@@ -60,8 +61,11 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     gradients = [g.gradient for g in plan.gradients] if "backward" in passes else []
     lives = alive(forward, backward, plan.outputs, gradients)
     found: Counter[Seen] = Counter()
+    bodies = (run for steps in (forward, backward) for block, run in runs(steps) if block)
+    early = {id(step) for run in bodies for step in ahead(plan.program, run)}
     for step, live in zip((*forward, *backward), lives, strict=True):
         times = 1 if step.loop is None else numbers.dims[step.loop.dim]
+        times += id(step) in early  # for the first layer, or by the last one for nobody
         if live and isinstance(step.op, Ring):
             for seen, count in _of_ring(step, step.op, numbers).items():
                 found[seen] += count * times

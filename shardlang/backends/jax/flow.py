@@ -16,6 +16,7 @@ from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Dim, Layout, Tensor
 from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.live import runs
+from shardlang.passes.overlap import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Scan:
     """The layers of a block in one pass: they are gone through from the last one where `back`.
 
     A layer reads arrays from `outside`, its part of the `stacked` ones, and what the layer before
-    hands on. It gives its part of the `given` stacks, and adds to the `sums`.
+    hands on. It gives its part of the `given` stacks, and adds to the `sums`. Its `ahead` steps
+    it does for the next layer, from that one's part of the `sources`.
     """
 
     block: Block
@@ -55,6 +57,27 @@ class Scan:
     stacked: tuple[Value, ...]
     sums: tuple[Array, ...]
     given: tuple[Value, ...] = ()
+    ahead: tuple[Step, ...] = ()
+    sources: tuple[Value, ...] = ()
+
+    @property
+    def body(self) -> tuple[tuple[Step, Step], ...]:
+        """The steps that a layer does for itself, each with the same step as it is printed."""
+        pairs = zip(self.steps, self.originals, strict=True)
+        return tuple(pair for pair in pairs if pair[0] not in self.ahead)
+
+    @property
+    def early(self) -> tuple[tuple[Step, Step], ...]:
+        """The steps that a layer does for the next one, each with the same step as it is printed."""
+        pairs = zip(self.steps, self.originals, strict=True)
+        return tuple(pair for pair in pairs if pair[0] in self.ahead)
+
+    @property
+    def ready(self) -> tuple[Array, ...]:
+        """What the steps ahead make that the layer's own steps read, or that it gives."""
+        read = {array for step, _ in self.body for array in step.inputs}
+        read.update(value.array for value in self.given)
+        return tuple(step.output for step in self.ahead if step.output in read)
 
     @property
     def entries(self) -> tuple[Array, ...]:
@@ -69,7 +92,16 @@ class Scan:
     @property
     def function(self) -> str:
         """The name of the function of one layer."""
-        return f"_layer_{self.block.number + 1}{'_backward' if self.back else ''}"
+        return f"_layer_{self._number}"
+
+    @property
+    def gathering(self) -> str:
+        """The name of the function that does the steps ahead."""
+        return f"_ahead_{self._number}"
+
+    @property
+    def _number(self) -> str:
+        return f"{self.block.number + 1}{'_backward' if self.back else ''}"
 
 
 Run = Straight | Scan
@@ -221,7 +253,8 @@ class _Tracer:
 
     def scan(self, block: Block, name: Pass, run: list[Step], originals: tuple[Step, ...]) -> Scan:
         """Follow a layer, and put at hand what there is behind the block."""
-        scan = Scan(block, name == "backward", tuple(run), originals, (), (), ())
+        early = ahead(self.plan.program, run)
+        scan = Scan(block, name == "backward", tuple(run), originals, (), (), (), ahead=early)
         sums = tuple(step.output for step in run if step.accumulates)
         own = self.own[block.number]
         own.update(
@@ -230,6 +263,7 @@ class _Tracer:
         for entry in scan.entries:
             self.find(Value(entry), name)
         outside, stacked = dict[Array, None](), dict[Value, None]()
+        sources = dict[Value, None]()
         local = set(scan.entries)
         for step in run:
             for array in step.inputs:
@@ -238,7 +272,9 @@ class _Tracer:
                 mine = array.name in own
                 value = Value(array, block.dim, block.number) if mine else Value(array)
                 self.find(value, name, step)
-                if mine:
+                if step in early:
+                    sources[value] = None
+                elif mine:
                     stacked[value] = None
                 else:
                     outside[array] = None
@@ -246,4 +282,4 @@ class _Tracer:
                 local.update(step.outputs)
         self.now.update(Value(array, block.dim, block.number) for array in local)
         self.now.update(Value(array) for array in (*scan.exits, *sums))
-        return replace(scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums)
+        return replace(scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums, sources=tuple(sources))

@@ -5,7 +5,7 @@ XLA takes to compile it) does not grow with the layers. That function is given v
 block, what the layer before hands on, and the layer's part of each stack; it gives what it hands on and
 its part of the stacks that others read: outputs, gradients, and what the backward pass reads. Sums over
 layers are handed on too, in 32 bits where they are narrower: a sum is rounded once, however many
-layers there are, as those within a step are.
+layers there are, as those within a step are. What a layer gathers for the next one is handed on as well.
 """
 
 from __future__ import annotations
@@ -35,11 +35,18 @@ def prepare(context: Context) -> None:
 def functions(context: Context) -> list[str]:
     """Write the functions of both passes, after those of their layers."""
     flow = context.flow
-    layers = [layer(context, run) for run in flow.forward if isinstance(run, Scan)]
+    layers = [text for run in flow.forward for text in _layers(context, run)]
     if not context.has_backward:
         return [*layers, _forward(context)]
-    back = [layer(context, run) for run in flow.backward if isinstance(run, Scan)]
+    back = [text for run in flow.backward for text in _layers(context, run)]
     return [*layers, _forward(context), *back, _backward(context)]
+
+
+def _layers(context: Context, run: Run) -> list[str]:
+    """Write the functions of a block's layers."""
+    if not isinstance(run, Scan):
+        return []
+    return [*([gathering(context, run)] if run.ahead else []), layer(context, run)]
 
 
 def _forward(context: Context) -> str:
@@ -120,19 +127,26 @@ def _scan(context: Context, scan: Scan) -> list[str]:
     for array in scan.sums:
         lines += _zeros(context, array, casts.sums[array])
     first = (_varies(names[array], casts.first[array]) for array in scan.entries)
-    handed = (*first, *(names[array] for array in scan.sums))
+    handed = [*first, *(names[array] for array in scan.sums)]
     outside = [names[array] for array in scan.outside]
     fixed: list[Item] = [parens(*outside)] if outside else []
     # The length follows from the stacks, where there are any.
     options = [] if scan.stacked else [f"length={context.size(scan.block.dim)}"]
     options += ["reverse=True"] if scan.back else []
     stacked = [names.whole(value) for value in scan.stacked]
+    if scan.ahead:
+        sources = [names.whole(value) for value in scan.sources]
+        begin = ("0", "-1") if scan.back else ("-1", "1")
+        fixed.append(parens(*sources))
+        handed.append(f"*{flat(call('_next', scan.gathering, parens(*sources), *begin))}")
+        stacked.append(f"jnp.arange({sources[0]}.shape[0])")
+        options = options[1:] if not scan.stacked else options
     fixed += ["sizes"] if context.sized else []
     item = scanned(scan.function, fixed, handed, stacked, *options)
     ends = [names[array] for array in (*scan.exits, *scan.sums)]
     target = f"{'carry' if ends else '_'}, {'layers' if scan.given else '_'} = "
     lines += layout(target, item, 1)
-    lines += unpack(ends, "carry", 1) if ends else []
+    lines += unpack([*ends, *(["*_"] if scan.ahead else [])], "carry", 1) if ends else []
     given = [names.whole(value) for value in scan.given]
     lines += unpack(given, "layers", 1) if given else []
     for array in scan.sums:
@@ -164,7 +178,8 @@ def _zeros(context: Context, array: Array, axes: frozenset[Axis]) -> list[str]:
 def layer(context: Context, scan: Scan) -> str:
     """Write the function of one layer."""
     names, casts = context.names, context.varying.cast(scan)
-    parameters = [*(["outside"] if scan.outside else []), *(["sizes"] if context.sized else [])]
+    parameters = [*(["outside"] if scan.outside else []), *(["stacks"] if scan.ahead else [])]
+    parameters += ["sizes"] if context.sized else []
     way = "Go back through" if scan.back else "Run"
     lines = [
         f"def {scan.function}({', '.join((*parameters, 'carry', 'layer'))}):",
@@ -172,13 +187,17 @@ def layer(context: Context, scan: Scan) -> str:
     ]
     if scan.outside:
         lines += unpack([names[array] for array in scan.outside], "outside", 1)
-    handed = [names[array] for array in (*scan.entries, *scan.sums)]
+    handed = [names[array] for array in (*scan.entries, *scan.sums, *scan.ready)]
     lines += unpack(handed, "carry", 1) if handed else []
-    if scan.stacked:
-        lines += unpack([names[value.array] for value in scan.stacked], "layer", 1)
+    own = [names[value.array] for value in scan.stacked] + (["number"] if scan.ahead else [])
+    lines += unpack(own, "layer", 1) if own else []
     for value in scan.stacked:
         lines += own_part(names[value.array], value)
-    for step, original in zip(scan.steps, scan.originals, strict=True):
+    if scan.ahead:
+        way = "-1" if scan.back else "1"
+        lines.append("    # What the next layer reads of its parameters: nothing below waits for it.")
+        lines += layout("ahead = ", call("_next", scan.gathering, "stacks", "number", way), 1)
+    for step, original in scan.body:
         if step.accumulates:
             lines += [*note(original), *_added(context, step)]
         else:
@@ -189,7 +208,24 @@ def layer(context: Context, scan: Scan) -> str:
         for value in scan.given
     )
     exits += [names[array] for array in scan.sums]
+    exits += ["*ahead"] if scan.ahead else []
     return "\n".join([*lines, *layout("return ", parens(parens(*exits), parens(*given)), 1)])
+
+
+def gathering(context: Context, scan: Scan) -> str:
+    """Write the function that does the steps ahead: it gathers what a layer reads of its parameters."""
+    names = context.names
+    lines = [
+        f"def {scan.gathering}(layer):",
+        f'    """Gather what a layer of `layers {scan.block.dim}` reads, one layer ahead of it."""',
+        *unpack([names[value.array] for value in scan.sources], "layer", 1),
+    ]
+    for value in scan.sources:
+        lines += own_part(names[value.array], value)
+    for step, original in scan.early:
+        lines += step_lines(context, step, original)
+    made = (names[array] for array in scan.ready)
+    return "\n".join([*lines, *layout("return ", parens(*made), 1)])
 
 
 def _added(context: Context, step: Step) -> list[str]:

@@ -116,7 +116,7 @@ class Varying:
     def layer(self, scan: Scan, carried: Mapping[Array, Axes]) -> dict[Array, Axes]:
         """Type what one layer makes, of what it is handed."""
         local = {array: self.type(Value(array)) for array in scan.outside}
-        local |= {value.array: self.type(value) for value in scan.stacked}
+        local |= {value.array: self.type(value) for value in (*scan.stacked, *scan.sources)}
         local |= carried
         for step in scan.steps:
             inputs = (local[array] for array in step.inputs)

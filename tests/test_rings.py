@@ -247,3 +247,56 @@ def test_latency_of_the_hops() -> None:
     report = sl.cost(sl.lower(sl.parse(text)), model="link", sets={"T_hop": 1e-3})
     exposed = report.total.quantity("t_exposed").number
     assert exposed == pytest.approx(2e-3, rel=1e-6)
+
+
+LAYERS = (
+    "mesh X=2, Y=2\ninput x: [B_X, D_Y]\nlayers L:\n"
+    "  x = x + gelu(x ·_D W_in[D_X, F_Y]) ·_F W_out[F_Y, D_X]\n"
+)  # fmt: skip
+
+
+def test_prefetch_is_a_line_of_the_program() -> None:
+    """The plan with its line parses back, and each layer's gathers stand one layer ahead."""
+    made = sl.overlap(sl.lower(sl.parse(LAYERS)))
+    assert "prefetch W_in, W_out\n" in str(made)
+    again = sl.lower(sl.parse(str(made)))
+    assert str(again) == str(made)
+    steps = [str(step.output) for step in unroll_plan(again, 3).plan.forward]
+    assert steps.index("W_in_1[D, F_Y]") < steps.index("Tmp_0[B_X, F_Y]")
+    assert steps.index("W_in_2[D, F_Y]") > steps.index("x2_0[B_X, D_Y]")
+    back = [str(step.output) for step in unroll_plan(again, 3).plan.backward]
+    assert back.index("W_in_1[D, F_Y]") < back.index("dTmp_2[B_X, F_Y]")
+    assert sorted(steps) == sorted(
+        str(step.output) for step in unroll_plan(sl.lower(sl.parse(LAYERS)), 3).plan.forward
+    )
+
+
+def test_prefetch_takes_a_second_buffer_and_one_gather_more() -> None:
+    """Gathered each weight takes 2DF/Y bytes: both are there for two layers. The first's gathers are exposed.
+
+    The backward pass holds the cotangent gathered beside them, 2BD/X.
+    """
+    sizes = {"X": 8, "Y": 4, "B": 4096, "D": 1024, "F": 4096, "L": 10}
+    plan = sl.lower(sl.parse(LAYERS.replace("X=2, Y=2", "X, Y")))
+    ahead = sl.lower(sl.parse(LAYERS.replace("X=2, Y=2", "X, Y\nprefetch W_in, W_out")))
+    plain, second = (sl.cost(p, "tpu_v5p", sets=sizes) for p in (plan, ahead))
+    whole = 2 * 1024 * 4096 // 4
+    held = [r.memory.quantity("gathered_peak").value for r in (plain, second)]
+    assert held == [whole + 2 * 4096 * 1024 // 8, 4 * whole + 2 * 4096 * 1024 // 8]
+    moved = [r.forward.quantity("bytes").value for r in (plain, second)]
+    assert moved[0] is not None
+    assert moved[1] == moved[0] + 2 * whole
+    gathers = [c for c in second.collectives if c.tensor.startswith("W_") and c.op == "AllGather"]
+    assert len(gathers) == 4
+    for cost in gathers:
+        assert cost.exposed is not None
+        assert cost.time.value is not None
+        assert cost.exposed.value == cost.time.value / 11
+
+
+def test_only_parameters_of_layers_are_prefetched() -> None:
+    """Another name is a mistake that says which there are."""
+    with pytest.raises(ShardlangError) as caught:
+        sl.parse(LAYERS.replace("input x", "prefetch W_inn\ninput x"))
+    assert [d.code for d in caught.value.diagnostics] == ["SH272"]
+    assert "W_in" in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 import shardlang as sl
 from shardlang.ir.ops import Ring
-from tests.test_rings import disjoint, PROGRAMS
+from tests.test_rings import disjoint, LAYERS, PROGRAMS
 
 SIZES = {
     "fsdp and tp": {"X": 2, "Y": 4},
@@ -52,3 +52,21 @@ def test_the_text_has_no_gathers_left() -> None:
     assert "all_gather" not in text
     assert "psum_scatter" not in text
     assert "# Tmp[B, F_Y] = RingGather_Y(In[B, D_Y]) ·_D W_in[D, F_Y]" in text
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_layers_that_prefetch(everything: bool) -> None:
+    """Scans that gather one layer ahead, with rings in them or not, give the same values and gradients."""
+    plan = sl.overlap(sl.lower(sl.parse(LAYERS)), always=everything)
+    result = sl.verify(plan, sizes={"L": 3})
+    assert result.ok, result.to_text()
+    text = sl.emit_jax(plan, {"L": 3, "B": 4, "D": 4, "F": 4})
+    assert text.count("lax.scan(") >= 2
+    assert ("_ahead_1(" in text) == (not everything)
+
+
+def test_a_kept_copy_that_was_made_ahead() -> None:
+    """W_in's gathered copy is what the forward pass leaves to the backward pass."""
+    text = "save all, W_in\nprefetch W_in, W_out\n" + LAYERS
+    result = sl.verify(sl.lower(sl.parse(text)), sizes={"L": 3})
+    assert result.ok, result.to_text()

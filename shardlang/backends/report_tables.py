@@ -91,7 +91,7 @@ def blocks(report: Report) -> Iterator[Block]:
         ("seconds", "reason"),
     )
     yield _compute(report)
-    extra = EXPOSED if report.plan.has_rings else ()
+    extra = EXPOSED if report.plan.overlaps else ()
     keys = (*TOTALS, *extra, *HBM) if report.hbm else (*TOTALS, *extra)
     for name in PASSES if report.plan.backward else PASSES[:1]:
         totals = report.totals[name]
@@ -185,7 +185,7 @@ def _setting(report: Report) -> Block:
             "model",
             report.model
             + (", axes overlap" if report.overlap else "")
-            + (", rings" if report.plan.has_rings else ""),
+            + (", overlap" if report.plan.overlaps else ""),
         ),
         ("mesh", ", ".join(_size(*item) for item in report.mesh.items())),
         ("dims", ", ".join(_size(*item) for item in report.dims.items())),

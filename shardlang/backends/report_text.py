@@ -141,7 +141,7 @@ class _Printer:
     def header(self) -> Iterator[str]:
         report = self.report
         model = f"model {report.model}" + (", axes overlap" if report.overlap else "")
-        model += ", rings" if report.plan.has_rings else ""
+        model += ", overlap" if report.plan.overlaps else ""
         yield from self.labelled("strategy", f"{report.plan.strategy}, {model}")
         if report.plan.proof is not None:
             yield from self.labelled("plan", found(report.plan.proof))
@@ -197,7 +197,7 @@ class _Printer:
         wide = self.width >= 120
         looped = ", × in each layer" if any(cost.step.loop for cost in costs) else ""
         yield self.head("Collectives") + f"  (* on the critical path{looped})"
-        exposed = "exposed" if self.report.plan.has_rings else ""
+        exposed = "exposed" if self.report.plan.overlaps else ""
         title = ["", "", "", "bytes", "", "time", exposed, "why" if wide else ""]
         rows = [
             title,
@@ -315,6 +315,8 @@ class _Printer:
                 math = "T_math + T_exposed" if "t_exposed" in totals.quantities else "T_math"
                 text = f"max({math}, T_comms), {words}"
                 text += " if no kernels are fused" if self.report.hbm else ""
+            elif key == "t_exposed" and quantity.value is not None:
+                text = "what of the collectives nothing hides"
             elif key == "t_serial":
                 text = "T_math + T_comms"
             elif key == "t_hbm":

@@ -42,12 +42,13 @@ from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
-from shardlang.ir.ops import AllReduce, Collective, Ring
+from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
+from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
-from shardlang.passes.overlap import apart
+from shardlang.passes.overlap import ahead, apart
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward")
@@ -98,7 +99,9 @@ class Pricing:
             given=tuple(named),
         )
         self.roofline = hbm
-        self.rings = plan.has_rings
+        passes = (plan.forward, plan.backward)
+        bodies = (run for steps in passes for block, run in runs(steps) if block is not None)
+        self.early = frozenset(id(step) for run in bodies for step in ahead(plan.program, run))
         self.single = single
         self.plan = plan
         self.hardware = hardware
@@ -300,20 +303,33 @@ class Pricing:
             alone = (sent / self.bandwidth((axis,)) for axis in axes)
             time = Formula.largest((time, *alone))
         times = name(step.times)
+        if id(step) in self.early:  # once more, by the last layer for nobody
+            times = Sum.of((times, Monomial()))
+        bare = self.exposed(step, time, moved.n) if self.plan.overlaps else None
         return CollectiveCost(
             pass_,
             step,
             self.quantity(sent * times),
             self.quantity(time * times),
-            self.quantity(self.exposed(step, time, moved.n) * times) if self.rings else None,
+            None if bare is None else self.quantity(bare),
         )
 
     def exposed(self, step: Step, time: Formula, n: Monomial) -> Formula:
-        """Give what of a collective's time nothing hides: of one that is not critical nothing."""
+        """Give what of a collective's time nothing hides.
+
+        Of what is prefetched that is the first layer's, of what layers gather of their own parameters and
+        don't prefetch all, since a layer begins when the one before has ended. What else is not critical is
+        hidden.
+        """
+        times = self.symbols.monomial(step.times)
+        if id(step) in self.early:
+            return time
         if not isinstance(step.op, Ring):
-            return time if step.critical else Formula()
+            own = step.loop is not None and isinstance(step.op, AllGather)
+            own = own and step.inputs[0] in {leaf.array for leaf in self.plan.program.leaves}
+            return time * times if step.critical or own else Formula()
         math = Formula.of(self.symbols.monomial(flops(step))) / self.symbols.rate("C")
-        return exposed(time, math, n) if time else time
+        return exposed(time, math, n) * times if time else time
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -363,7 +379,7 @@ class Pricing:
         layers = Layers.of(lying, any_size=any_size)
         own = memory(lying, layers)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        flow = Layers.of(apart(lying), any_size=any_size) if self.rings else layers
+        flow = Layers.of(apart(lying), any_size=any_size) if self.plan.has_rings else layers
         least = {name: self.named(fused(flow, name)) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in PASSES:
@@ -381,7 +397,7 @@ class Pricing:
                 "bytes": Formula.sum(sent for sent, _ in groups[name].values()),
                 "t_math": math,
                 "t_comms": comms,
-                **({"t_exposed": bare} if self.rings else {}),
+                **({"t_exposed": bare} if self.plan.overlaps else {}),
                 "t_overlapped": Formula.largest((math + bare, comms)),
                 "t_serial": math + comms,
                 "t_load": load,

@@ -56,7 +56,8 @@ def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
 class CollectiveCost:
     """A collective and its price.
 
-    `exposed` is the part of its time that is hidden behind nothing, None in a plan with no rings.
+    `exposed` is the part of its time that is hidden behind nothing, None in a plan that says
+    nothing of that: one with no rings and no prefetch.
     """
 
     pass_: Pass
@@ -72,9 +73,12 @@ class CollectiveCost:
 
     @property
     def move(self) -> str:
-        """The collective with its axes, as the notation writes it: `AllGather_{XY}`."""
-        ring = " in a ring" if isinstance(self.step.op, Ring) else ""
-        return f"{self.op}{subscript(cast('Collective', self.step.op).axes)}{ring}"
+        """The collective with its axes, as the notation writes it: `AllGather_{XY}`, `RingGather_Y`."""
+        op = self.step.op
+        name = self.op
+        if isinstance(op, Ring):
+            name = "RingGather" if op.gathers else "RingScatter"
+        return f"{name}{subscript(cast('Collective', op).axes)}"
 
     @property
     def tensor(self) -> str:

@@ -148,9 +148,9 @@ class Report:
     def is_bound(self) -> bool:
         """Whether no step can take less than T_overlapped: at peak rates, with no efficiency set.
 
-        In a plan with rings T_overlapped counts what stays exposed, and is an estimate.
+        In a plan with rings or a prefetch T_overlapped counts what stays exposed, and is an estimate.
         """
-        return self.rates == "peak rates" and not self.plan.has_rings
+        return self.rates == "peak rates" and not self.plan.overlaps
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -220,6 +220,11 @@ class Plan:
         return any(isinstance(step.op, Ring) for _, step in self.steps())
 
     @property
+    def overlaps(self) -> bool:
+        """Whether it says what runs beside what: by rings, or by what is prefetched."""
+        return self.has_rings or bool(self.program.prefetch)
+
+    @property
     def parameters(self) -> frozenset[Tensor]:
         """The leaves that count as weights."""
         return frozenset(x.array.tensor for x in self.program.leaves if x.kind == "param")

@@ -282,4 +282,6 @@ class _Tracer:
                 local.update(step.outputs)
         self.now.update(Value(array, block.dim, block.number) for array in local)
         self.now.update(Value(array) for array in (*scan.exits, *sums))
-        return replace(scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums, sources=tuple(sources))
+        return replace(
+            scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums, sources=tuple(sources)
+        )

@@ -131,7 +131,8 @@ def _scan(context: Context, scan: Scan) -> list[str]:
     outside = [names[array] for array in scan.outside]
     fixed: list[Item] = [parens(*outside)] if outside else []
     # The length follows from the stacks, where there are any.
-    options = [] if scan.stacked else [f"length={context.size(scan.block.dim)}"]
+    counted = scan.stacked or scan.ahead
+    options = [] if counted else [f"length={context.size(scan.block.dim)}"]
     options += ["reverse=True"] if scan.back else []
     stacked = [names.whole(value) for value in scan.stacked]
     if scan.ahead:
@@ -140,7 +141,6 @@ def _scan(context: Context, scan: Scan) -> list[str]:
         fixed.append(parens(*sources))
         handed.append(f"*{flat(call('_next', scan.gathering, parens(*sources), *begin))}")
         stacked.append(f"jnp.arange({sources[0]}.shape[0])")
-        options = options[1:] if not scan.stacked else options
     fixed += ["sizes"] if context.sized else []
     item = scanned(scan.function, fixed, handed, stacked, *options)
     ends = [names[array] for array in (*scan.exits, *scan.sums)]
@@ -195,7 +195,9 @@ def layer(context: Context, scan: Scan) -> str:
         lines += own_part(names[value.array], value)
     if scan.ahead:
         way = "-1" if scan.back else "1"
-        lines.append("    # What the next layer reads of its parameters: nothing below waits for it.")
+        lines.append(
+            "    # What the next layer reads of its parameters: nothing below waits for it."
+        )
         lines += layout("ahead = ", call("_next", scan.gathering, "stacks", "number", way), 1)
     for step, original in scan.body:
         if step.accumulates:

@@ -18,35 +18,24 @@ from shardlang.backends.jax.flow import Run, Scan, Value
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
 from shardlang.backends.jax.pretty import call, flat, Item, layout, parens, unpack
+from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.steps import note, step_lines
 from shardlang.ir.plan import Step
 from shardlang.ir.printer import head
 from shardlang.ir.types import Array, Axis
 
 
-def prepare(context: Context) -> None:
-    """Find out which global sizes the steps need: any may be the first to need one."""
-    for run in (*context.flow.forward, *context.flow.backward):
-        _run(context, run)
-        if isinstance(run, Scan):
-            layer(context, run)
-
-
 def functions(context: Context) -> list[str]:
-    """Write the functions of both passes, after those of their layers."""
+    """Write the functions of both passes, after those of their layers.
+
+    Any step may be the first to need the size of a dim, and then all functions take the sizes: the context
+    knows it when all have been written once.
+    """
     flow = context.flow
-    layers = [text for run in flow.forward for text in _layers(context, run)]
-    if not context.has_backward:
-        return [*layers, _forward(context)]
-    back = [text for run in flow.backward for text in _layers(context, run)]
-    return [*layers, _forward(context), *back, _backward(context)]
-
-
-def _layers(context: Context, run: Run) -> list[str]:
-    """Write the functions of a block's layers."""
-    if not isinstance(run, Scan):
-        return []
-    return [*([gathering(context, run)] if run.ahead else []), layer(context, run)]
+    found = [*_layers(context, flow.forward), _forward(context)]
+    if context.has_backward:
+        found += [*_layers(context, flow.backward), _backward(context)]
+    return found
 
 
 def _forward(context: Context) -> str:
@@ -92,68 +81,129 @@ def _gradient(context: Context, leaf: Value) -> str:
 
 
 def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
-    return [line for run in runs for line in _run(context, run)]
-
-
-def _run(context: Context, run: Run) -> list[str]:
-    """Write steps outside of blocks, or the scan of a block."""
-    if isinstance(run, Scan):
-        return _scan(context, run)
+    """Write steps outside of blocks, and the scans of blocks."""
     lines: list[str] = []
-    for step, original in zip(run.steps, run.originals, strict=True):
-        lines += step_lines(context, step, original)
+    for run in runs:
+        if isinstance(run, Scan):
+            lines += _scan(context, run)
+            continue
+        for step, original in zip(run.steps, run.originals, strict=True):
+            lines += step_lines(context, step, original)
     return lines
 
 
 # --- Blocks
 
 
-def scanned(
-    function: str,
-    fixed: Sequence[Item],
-    handed: Sequence[Item],
-    stacked: Sequence[str],
-    *options: str,
-) -> Item:
-    """Write the call of a scan; the function of a layer takes `fixed`, what is handed on, and stacks."""
-    body = call("functools.partial", function, *fixed) if fixed else function
-    return call("lax.scan", body, parens(*handed), parens(*stacked), *options)
+def _layers(context: Context, runs: Iterable[Run]) -> list[str]:
+    """Write the functions of the layers of a pass."""
+    found: list[str] = []
+    for run in runs:
+        if isinstance(run, Scan):
+            found += [_gathering(context, run)] if run.ahead else []
+            found.append(layer(context, run, _body(context, run)).text())
+    return found
+
+
+def layer(context: Context, scan: Scan, body: Sequence[str] = ()) -> Layer:
+    """Give the function of one layer; what calls it needs no body."""
+    names, casts = context.names, context.varying.cast(scan)
+    way = "Go back through" if scan.back else "Run"
+    return Layer(
+        scan.function,
+        f"{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks.",
+        [names[array] for array in scan.outside],
+        bool(context.sized),
+        [names[array] for array in (*scan.entries, *scan.sums, *scan.ready)],
+        [*(names[value.array] for value in scan.stacked), *(["number"] if scan.ahead else [])],
+        body,
+        [
+            *(_varies(names[array], casts.next[array]) for array in scan.exits),
+            *(names[array] for array in scan.sums),
+            *(["*ahead"] if scan.ahead else []),
+        ],
+        [
+            f"{names[value.array]}[None]" if value.array.layout.unreduced else names[value.array]
+            for value in scan.given
+        ],
+        [names.whole(value) for value in scan.sources],
+    )
+
+
+def _body(context: Context, scan: Scan) -> list[str]:
+    """Write the steps of a layer."""
+    lines: list[str] = []
+    for value in scan.stacked:
+        lines += own_part(context.names[value.array], value)
+    if scan.ahead:
+        lines += comments(
+            "What the next layer reads of its parameters; nothing below waits for it", 1
+        )
+        lines += layout("ahead = ", _next(scan, "stacks", "number"), 1)
+    for step, original in scan.body:
+        if step.accumulates:
+            lines += [*note(original), *_added(context, step)]
+        else:
+            lines += step_lines(context, step, original)
+    return lines
+
+
+def _next(scan: Scan, stacks: Item, number: str) -> Item:
+    """Write the call that does for the layer after a numbered one what is done ahead."""
+    return call("_next", scan.gathering, stacks, number, "-1" if scan.back else "1")
+
+
+def _gathering(context: Context, scan: Scan) -> str:
+    """Write the function that lays out a layer's parameters anew, one layer ahead of it."""
+    names = context.names
+    lines = [
+        f"def {scan.gathering}(layer):",
+        f'    """Gather what a layer of `layers {scan.block.dim}` reads, one layer ahead of it."""',
+        *unpack([names[value.array] for value in scan.sources], "layer", 1),
+    ]
+    for value in scan.sources:
+        lines += own_part(names[value.array], value)
+    for step, original in scan.early:
+        lines += step_lines(context, step, original)
+    return "\n".join([*lines, *layout("return ", parens(*(names[x] for x in scan.ready)), 1)])
 
 
 def _scan(context: Context, scan: Scan) -> list[str]:
-    """Write the scan of a block: what it is given, the call, and what is there behind it."""
+    """Write the scan of a block under its head, after the zeros that its sums begin with."""
     names, casts = context.names, context.varying.cast(scan)
-    lines = comments(head(scan.originals[0].loop or scan.block), 1)
-    for array in scan.sums:
-        lines += _zeros(context, array, casts.sums[array])
-    first = (_varies(names[array], casts.first[array]) for array in scan.entries)
-    handed = [*first, *(names[array] for array in scan.sums)]
-    outside = [names[array] for array in scan.outside]
-    fixed: list[Item] = [parens(*outside)] if outside else []
+    sums = [names[array] for array in scan.sums]
     # The length follows from the stacks, where there are any.
     counted = scan.stacked or scan.ahead
     options = [] if counted else [f"length={context.size(scan.block.dim)}"]
     options += ["reverse=True"] if scan.back else []
-    stacked = [names.whole(value) for value in scan.stacked]
-    if scan.ahead:
-        sources = [names.whole(value) for value in scan.sources]
-        begin = ("0", "-1") if scan.back else ("-1", "1")
-        fixed.append(parens(*sources))
-        handed.append(f"*{flat(call('_next', scan.gathering, parens(*sources), *begin))}")
-        stacked.append(f"jnp.arange({sources[0]}.shape[0])")
-    fixed += ["sizes"] if context.sized else []
-    item = scanned(scan.function, fixed, handed, stacked, *options)
-    ends = [names[array] for array in (*scan.exits, *scan.sums)]
-    target = f"{'carry' if ends else '_'}, {'layers' if scan.given else '_'} = "
-    lines += layout(target, item, 1)
-    lines += unpack([*ends, *(["*_"] if scan.ahead else [])], "carry", 1) if ends else []
-    given = [names.whole(value) for value in scan.given]
-    lines += unpack(given, "layers", 1) if given else []
-    for array in scan.sums:
-        name, dtype = names[array], jax_dtype(array.tensor.dtype)
-        narrow = cast(name, wide([dtype]), dtype)
-        lines += [] if narrow == name else [f"    {name} = {narrow}"]
-    return lines
+    sources = [names.whole(value) for value in scan.sources]
+    before = flat(_next(scan, parens(*sources), "0" if scan.back else "-1")) if scan.ahead else ""
+    return [
+        *comments(head(scan.originals[0].loop or scan.block), 1),
+        *(line for x in scan.sums for line in _zeros(context, x, casts.sums[x])),
+        *layer(context, scan).scan(
+            [
+                *(_varies(names[array], casts.first[array]) for array in scan.entries),
+                *sums,
+                *([f"*{before}"] if scan.ahead else []),
+            ],
+            [
+                *(names.whole(value) for value in scan.stacked),
+                *([f"jnp.arange({sources[0]}.shape[0])"] if scan.ahead else []),
+            ],
+            [*(names[array] for array in scan.exits), *sums, *(["*_"] if scan.ahead else [])],
+            [names.whole(value) for value in scan.given],
+            *options,
+        ),
+        *(line for array in scan.sums for line in _rounded(context, array)),
+    ]
+
+
+def _rounded(context: Context, array: Array) -> list[str]:
+    """Bring a sum over layers to its own dtype, where it was wider."""
+    name, dtype = context.names[array], jax_dtype(array.tensor.dtype)
+    narrow = cast(name, wide([dtype]), dtype)
+    return [] if narrow == name else [f"    {name} = {narrow}"]
 
 
 def _varies(name: str, axes: frozenset[Axis]) -> Item:
@@ -173,61 +223,6 @@ def _zeros(context: Context, array: Array, axes: frozenset[Axis]) -> list[str]:
     dtype = dtype_code(wide([jax_dtype(array.tensor.dtype)]))
     lines = layout(f"{name} = ", call("jnp.zeros", parens(*shape), dtype), 1)
     return lines + (layout(f"{name} = ", _varies(name, axes), 1) if axes else [])
-
-
-def layer(context: Context, scan: Scan) -> str:
-    """Write the function of one layer."""
-    names, casts = context.names, context.varying.cast(scan)
-    parameters = [*(["outside"] if scan.outside else []), *(["stacks"] if scan.ahead else [])]
-    parameters += ["sizes"] if context.sized else []
-    way = "Go back through" if scan.back else "Run"
-    lines = [
-        f"def {scan.function}({', '.join((*parameters, 'carry', 'layer'))}):",
-        f'    """{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks."""',
-    ]
-    if scan.outside:
-        lines += unpack([names[array] for array in scan.outside], "outside", 1)
-    handed = [names[array] for array in (*scan.entries, *scan.sums, *scan.ready)]
-    lines += unpack(handed, "carry", 1) if handed else []
-    own = [names[value.array] for value in scan.stacked] + (["number"] if scan.ahead else [])
-    lines += unpack(own, "layer", 1) if own else []
-    for value in scan.stacked:
-        lines += own_part(names[value.array], value)
-    if scan.ahead:
-        way = "-1" if scan.back else "1"
-        lines.append(
-            "    # What the next layer reads of its parameters: nothing below waits for it."
-        )
-        lines += layout("ahead = ", call("_next", scan.gathering, "stacks", "number", way), 1)
-    for step, original in scan.body:
-        if step.accumulates:
-            lines += [*note(original), *_added(context, step)]
-        else:
-            lines += step_lines(context, step, original)
-    exits = [_varies(names[array], casts.next[array]) for array in scan.exits]
-    given = (
-        f"{names[value.array]}[None]" if value.array.layout.unreduced else names[value.array]
-        for value in scan.given
-    )
-    exits += [names[array] for array in scan.sums]
-    exits += ["*ahead"] if scan.ahead else []
-    return "\n".join([*lines, *layout("return ", parens(parens(*exits), parens(*given)), 1)])
-
-
-def gathering(context: Context, scan: Scan) -> str:
-    """Write the function that does the steps ahead: it gathers what a layer reads of its parameters."""
-    names = context.names
-    lines = [
-        f"def {scan.gathering}(layer):",
-        f'    """Gather what a layer of `layers {scan.block.dim}` reads, one layer ahead of it."""',
-        *unpack([names[value.array] for value in scan.sources], "layer", 1),
-    ]
-    for value in scan.sources:
-        lines += own_part(names[value.array], value)
-    for step, original in scan.early:
-        lines += step_lines(context, step, original)
-    made = (names[array] for array in scan.ready)
-    return "\n".join([*lines, *layout("return ", parens(*made), 1)])
 
 
 def _added(context: Context, step: Step) -> list[str]:

@@ -62,7 +62,8 @@ def test_layers_that_prefetch(everything: bool) -> None:
     assert result.ok, result.to_text()
     text = sl.emit_jax(plan, {"L": 3, "B": 4, "D": 4, "F": 4})
     assert text.count("lax.scan(") >= 2
-    assert ("_ahead_1(" in text) == (not everything)
+    assert "_next(_ahead_1, " in text
+    assert ("_ring_gather" in text) == everything
 
 
 def test_a_kept_copy_that_was_made_ahead() -> None:

@@ -6,9 +6,12 @@ where the emitted code sends them both ways, and by JAX.
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 
 import pytest
+from simulator import check_numbers
+from strategies import random_program
 
 import shardlang as sl
 from shardlang.diagnostics import ShardlangError
@@ -16,7 +19,6 @@ from shardlang.ir.ops import AllGather, Ring
 from shardlang.ir.plan import Plan, Step
 from shardlang.passes.overlap import apart, pairs, with_rings
 from shardlang.passes.unroll import unroll_plan
-from tests.simulator import check_numbers
 
 PROGRAMS = {
     "fsdp and tp": "mesh X, Y\nIn[B_X, D_Y] ·_D W_in[D_X, F_Y] ·_F W_out[F_Y, D_X] -> Out[B_X, D_Y]",
@@ -300,3 +302,23 @@ def test_only_parameters_of_layers_are_prefetched() -> None:
         sl.parse(LAYERS.replace("input x", "prefetch W_inn\ninput x"))
     assert [d.code for d in caught.value.diagnostics] == ["SH272"]
     assert "W_in" in str(caught.value)
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_random_programs(batch: int) -> None:
+    """Rings change no value, no gradient, no FLOPs and no bytes, and the notation says all of them."""
+    found = 0
+    for seed in range(batch * 20, batch * 20 + 20):
+        plan = sl.lower(sl.parse(random_program(random.Random(seed))))
+        made = disjoint(plan, last=seed % 2 == 1)
+        if not rings(made):
+            continue
+        found += 1
+        assert str(sl.lower(sl.parse(str(made)))) == str(made), seed
+        costs = [sl.cost(each) for each in (plan, made)]
+        for key in ("flops", "bytes", "hbm_bytes", "fused_bytes"):
+            assert costs[0].total.quantity(key) == costs[1].total.quantity(key), seed
+        assert costs[0].conventions() == costs[1].conventions(), seed
+        if seed % 5 == 0:
+            check_numbers(made)
+    assert found > 3

@@ -6,10 +6,10 @@ import ast
 from math import prod
 
 import pytest
+from test_rings import disjoint, LAYERS, PROGRAMS
 
 import shardlang as sl
 from shardlang.ir.ops import Ring
-from tests.test_rings import disjoint, LAYERS, PROGRAMS
 
 SIZES = {
     "fsdp and tp": {"X": 2, "Y": 4},

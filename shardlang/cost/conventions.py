@@ -341,6 +341,13 @@ def contracts(step: Step) -> bool:
     return isinstance(op, Einsum) and bool(op.contracted) and len(step.inputs) > 1
 
 
+def _summed(contraction: Step) -> tuple[Dim, ...]:
+    """Give the dims that a contraction sums over."""
+    op = contraction.computing.op
+    assert isinstance(op, Einsum)
+    return op.contracted
+
+
 def _dims(step: Step) -> frozenset[Dim]:
     return frozenset(d for array in (*step.inputs, step.output) for d in array.tensor.dims)
 
@@ -396,8 +403,7 @@ def _fed(steps: tuple[Step, ...], scores: Step, values: Values) -> list[Step]:
         if not known:
             continue
         if contracts(step):
-            assert isinstance(step.op, Einsum)
-            if any(known) and values.activations(step) and alone.intersection(step.op.contracted):
+            if any(known) and values.activations(step) and alone.intersection(_summed(step)):
                 found.append(step)
             continue
         number = values.number(step.output.tensor)
@@ -408,9 +414,8 @@ def _fed(steps: tuple[Step, ...], scores: Step, values: Values) -> list[Step]:
 
 def _square(report: Report, scores: Step, summed: Step) -> bool:
     """Say whether the queries may be as many as the keys, as far as sizes are known."""
-    assert isinstance(summed.op, Einsum)
     alone = _alone(scores)
-    for keys in alone.keys() & set(summed.op.contracted):
+    for keys in alone.keys() & set(_summed(summed)):
         size = _size(report, keys)
         others = [_size(report, dim) for dim, i in alone.items() if i != alone[keys]]
         if size is None or None in others or size in others:

@@ -32,6 +32,7 @@ from shardlang.ir.types import Axis
 
 def split_axes(step: Step) -> tuple[Axis, ...]:
     """List the axes that split a step's index space; over all others, devices do the same work."""
+    step = step.computing
     arrays = (*step.inputs, step.output)
     return tuple(
         dict.fromkeys(axis for a in arrays for split in a.layout.sharding for axis in split)

@@ -116,7 +116,11 @@ def _ring(op: Ring, move: Step, product: Step, inputs: tuple[Array, ...], output
 
 
 def _is_product(step: Step) -> bool:
-    return isinstance(step.op, Einsum) and bool(step.op.contracted) and len(step.inputs) == 2
+    """Say whether a step multiplies two operands, sums, and repeats nothing along a dim of the result."""
+    if not isinstance(step.op, Einsum) or not step.op.contracted or len(step.inputs) != 2:
+        return False
+    dims = {dim for array in step.inputs for dim in array.tensor.dims}
+    return dims.issuperset(step.output.tensor.dims)
 
 
 def _readers(steps: Sequence[Step], maker: int, array: Array) -> Iterator[int]:

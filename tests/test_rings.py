@@ -322,3 +322,15 @@ def test_random_programs(batch: int) -> None:
         if seed % 5 == 0:
             check_numbers(made)
     assert found > 3
+
+
+def test_compiled_reports_have_rings() -> None:
+    """A compiled report gives what a report of each size says, also where the ring is of one device."""
+    plan = sl.overlap(sl.lower(sl.load("examples/fsdp_tp.shd")), always=True)
+    open_size = {name: size for name, size in SIZES.items() if name != "Y"}
+    function = sl.cost(plan, "tpu_v5p", sets=open_size).compile(["Y"], ["t_overlapped", "memory"])
+    for size in (1, 2, 3, 8):
+        report = sl.cost(plan, "tpu_v5p", sets={**SIZES, "Y": size})
+        found = function(size)
+        assert found["t_overlapped"] == pytest.approx(report.total.quantity("t_overlapped").number)
+        assert found["memory"] == pytest.approx(report.memory.quantity("total").number)

@@ -43,12 +43,15 @@ def exposed(comms: Formula, math: Formula, n: Monomial) -> Formula:
 
     `comms` is the time of the collective, `math` that of the product, a sum with no maxima in it.
     """
-    hops = Floor.of(n / 2)
+    hops, alone = (
+        Floor.of(n / 2),
+        Floor.of(ONE / n),
+    )  # of one device alone there is no hop to divide by
     part = math / n
     last = Sum.of((n, ONE, hops * -2))
     whole = (
         math,
-        comms / hops + part * Sum.of((n, ONE * -1)),
+        comms / Sum.of((hops, alone)) + part * Sum.of((n, ONE * -1)),
         comms + part * last,
     )
     return Formula.largest(whole) + _negative(math)

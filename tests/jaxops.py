@@ -9,7 +9,7 @@ from functools import partial
 from jaxcases import plan
 
 from shardlang.ir.functions import FUNCTIONS
-from shardlang.ir.ops import Coefficient, Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import Coefficient, Compare, Divide, Einsum, Linear, Map, Reduce, Rename
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import Dim
 
@@ -191,7 +191,7 @@ COMPUTE: dict[str, Callable[[], Plan]] = {
         plan,
         [
             ("M[I] = A[I, J]", Reduce("max", _dims("J"))),
-            ("C[I, J] = A[I, J] M[I]", Equal()),
+            ("C[I, J] = A[I, J] M[I]", Compare("==")),
         ],
         mesh={"X": 2},
         leaves=["A[I, J]"],

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardlang.ir import ops
 from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Leaf
 from shardlang.ir.types import Array, Axis, Dim
 
 Coordinates = tuple[int, ...]
@@ -65,6 +66,19 @@ FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "cos_grad": lambda x: -np.sin(x),
     "exp": np.exp,
 }
+
+
+RELATIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+
+LOWEST = -1e30
+"""What stands for the lowest finite number: differences of it have to be finite too."""
 
 
 class Simulator:
@@ -202,7 +216,7 @@ class Simulator:
                 assert len(holders) == len(users), f"no bijection of devices in {step}"
                 return inputs[0][holders[users.index(device)]]
             case _:
-                return self.compute(step, own)
+                return self.compute(step, own, device)
 
     def run_ring(self, step: Step, op: ops.Ring) -> None:
         """Send shards, or partial sums, to the next device and multiply what each device holds.
@@ -276,13 +290,22 @@ class Simulator:
             for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
         )
 
-    def compute(self, step: Step, own: list[np.ndarray]) -> np.ndarray:
+    def compute(self, step: Step, own: list[np.ndarray], device: Coordinates) -> np.ndarray:
         """Run a local computation on one device."""
         dims = [array.tensor.dims for array in step.inputs]
+        held = step.output if isinstance(step.op, ops.Put | ops.Reshape) else step.inputs[0]
+        rows = {
+            dim: range(self.sizes[dim.name])[self.region(held, device, self.whole(held))[place]]
+            for place, dim in enumerate(held.tensor.dims)
+        }
         return np.broadcast_to(
-            compute(step.op, own, dims, step.output.tensor.dims, self.sizes),
+            compute(step.op, own, dims, step.output.tensor.dims, self.sizes, rows),
             self.local_shape(step.output),
         ).copy()
+
+    def whole(self, array: Array) -> tuple[int, ...]:
+        """Give the shape of the whole array."""
+        return tuple(self.sizes[dim.name] for dim in array.tensor.dims)
 
 
 def compute(
@@ -291,8 +314,18 @@ def compute(
     dims: list[tuple[Dim, ...]],
     out: tuple[Dim, ...],
     sizes: Mapping[str, int],
+    rows: Mapping[Dim, range] | None = None,
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global."""
+    """Compute an operation by dim name; `sizes` are global, `shape` is that of the part computed.
+
+    `rows` are those that are held along the dims that ids are of, or that are written as others: all,
+    where it has none.
+    """
+    starts = rows or {}
+    if rows is None and isinstance(op, ops.Take | ops.Put):
+        starts = {d: range(sizes[d.name]) for d in op.dims}
+    if rows is None and isinstance(op, ops.Reshape):
+        starts = {d: range(sizes[d.name]) for d in out}
 
     def lined_up(value: np.ndarray, own: tuple[Dim, ...]) -> np.ndarray:
         order = [d for d in out if d in own]
@@ -320,10 +353,51 @@ def compute(
             return lined_up(FUNCTIONS[function](values[0]), dims[0])
         case ops.Divide():
             return lined_up(values[0], dims[0]) / lined_up(values[1], dims[1])
-        case ops.Equal():
-            return (lined_up(values[0], dims[0]) == lined_up(values[1], dims[1])).astype(float)
+        case ops.Compare(relation, bound):
+            sides = [lined_up(value, own) for value, own in zip(values, dims, strict=True)]
+            if bound is not None:
+                sides.append(np.asarray(float(bound.evaluate(sizes).number)))
+            return RELATIONS[relation](*sides).astype(float)
+        case ops.Select(fill):
+            mask, value = (lined_up(value, own) for value, own in zip(values, dims, strict=True))
+            return np.where(mask != 0, value, LOWEST if fill is None else float(fill))
+        case ops.Take(gone):
+            return lined_up(*_taken(gone, values, dims, starts))
+        case ops.Put(new):
+            shape = {d: starts[d].stop - starts[d].start for d in new}
+            return lined_up(*_added(op, values, dims, starts, shape))
         case ops.Rename(names):
             return lined_up(values[0], names)
+        case ops.Rotary(dim, half, back):
+            x, angle = values
+            place, other = dims[0].index(dim), dims[1].index(half)
+            beside = [tuple(d for d in own if d not in (dim, half)) for own in dims]
+            count = angle.shape[other]
+            low, high = [], []
+            for r in range(count):
+                by = lined_up(np.take(angle, r, other), beside[1]) * (-1 if back else 1)
+                first = lined_up(np.take(x, r, place), beside[0])
+                second = lined_up(np.take(x, r + count, place), beside[0])
+                low.append(first * np.cos(by) - second * np.sin(by))
+                high.append(second * np.cos(by) + first * np.sin(by))
+            return np.concatenate(low + high, axis=out.index(dim))
+        case ops.Reshape(source, into):
+            rest = [d for d in dims[0] if d not in source]
+            moved = np.transpose(values[0], [dims[0].index(d) for d in (*rest, *source)])
+            named = (*rest, *into)
+            return lined_up(moved.reshape([len(starts[d]) for d in named]), named)
+        case ops.Top(dim, into):
+            place = dims[0].index(dim)
+            order = np.argsort(-values[0], axis=place, kind="stable")
+            found = np.take(order, range(sizes[into.name]), axis=place)
+            return lined_up(found, tuple(into if d == dim else d for d in dims[0])).astype(float)
+        case ops.Rank(over):
+            rest = [d for d in dims[0] if d not in over]
+            named = (*rest, *over)
+            moved = np.transpose(values[0], [dims[0].index(d) for d in named])
+            rows = moved.reshape(-1, math.prod(moved.shape[len(rest) :]))
+            found = [[list(row[:n]).count(row[n]) for n in range(len(row))] for row in rows]
+            return lined_up(np.array(found, float).reshape(moved.shape), named)
         case ops.Reduce(kind, gone):
             places = tuple(dims[0].index(d) for d in gone)
             kept = tuple(d for d in dims[0] if d not in gone)
@@ -331,6 +405,71 @@ def compute(
                 n = math.prod(sizes[d.name] for d in gone)
                 return lined_up(values[0].sum(axis=places) / n, kept)
             return lined_up(getattr(np, kind)(values[0], axis=places), kept)
+
+
+def _points(
+    ids: list[np.ndarray], dims: list[tuple[Dim, ...]], more: dict[Dim, int]
+) -> Iterator[tuple[dict[Dim, int], list[int]]]:
+    """Go through all places of ids along their dims and some more, with the ids there."""
+    extent = {
+        d: n
+        for one, own in zip(ids, dims, strict=True)
+        for d, n in zip(own, one.shape, strict=True)
+    }
+    extent.update(more)
+    for place in itertools.product(*(range(n) for n in extent.values())):
+        at = dict(zip(extent, place, strict=True))
+        yield (
+            at,
+            [
+                round(float(one[tuple(at[d] for d in own)]))
+                for one, own in zip(ids, dims, strict=True)
+            ],
+        )
+
+
+def _taken(
+    gone: tuple[Dim, ...],
+    values: list[np.ndarray],
+    dims: list[tuple[Dim, ...]],
+    rows: Mapping[Dim, range],
+) -> tuple[np.ndarray, tuple[Dim, ...]]:
+    """Look up, one element after the other."""
+    more = {d: n for d, n in zip(dims[0], values[0].shape, strict=True) if d not in gone}
+    found: dict[tuple[int, ...], float] = {}
+    order: tuple[Dim, ...] = ()
+    for at, ids in _points(values[1:], dims[1:], more):
+        order = tuple(at)
+        here = dict(zip(gone, ids, strict=True))
+        inside = all(here[d] in rows[d] for d in gone)
+        local = {**at, **{d: here[d] - rows[d].start for d in gone}}
+        found[tuple(at.values())] = values[0][tuple(local[d] for d in dims[0])] if inside else 0.0
+    result = np.zeros(np.max(list(found), axis=0) + 1 if order else ())
+    for place, number in found.items():
+        result[place] = number
+    return result, order
+
+
+def _added(
+    op: ops.Put,
+    values: list[np.ndarray],
+    dims: list[tuple[Dim, ...]],
+    rows: Mapping[Dim, range],
+    new: dict[Dim, int],
+) -> tuple[np.ndarray, tuple[Dim, ...]]:
+    """Add up, one element after the other."""
+    extent = dict(new)
+    for own, value in zip(dims, values, strict=True):
+        extent.update(
+            (d, n) for d, n in zip(own, value.shape, strict=True) if d not in op.contracted
+        )
+    result = np.zeros(tuple(extent.values()))
+    for at, ids in _points(values[1:], dims[1:], dict(zip(dims[0], values[0].shape, strict=True))):
+        here = dict(zip(op.dims, ids, strict=True))
+        if all(here[d] in rows[d] for d in op.dims):
+            place = {**at, **{d: here[d] - rows[d].start for d in op.dims}}
+            result[tuple(place[d] for d in extent)] += values[0][tuple(at[d] for d in dims[0])]
+    return result, tuple(extent)
 
 
 def reference(
@@ -364,6 +503,25 @@ def small_sizes(plan: Plan, axis: int = 2) -> dict[str, int]:
     return known
 
 
+def data(leaf: Leaf, plan: Plan, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
+    """Make a leaf's values: places of an index, ids in range and a few out of it, else any number."""
+    shape = [sizes[d.name] for d in leaf.array.tensor.dims]
+    if leaf.kind == "index":
+        return np.arange(*shape)
+    if leaf.array.tensor.dtype.kind == "float":
+        return rng.normal(size=shape)
+    counts = [
+        sizes[dim.name]
+        for s in plan.program.statements
+        if isinstance(s.op, ops.Take | ops.Put)
+        for use, dim in zip(s.operands[1:], s.op.dims, strict=True)
+        if use.tensor == leaf.array.tensor
+    ]
+    count = min(counts, default=4)
+    wrong = rng.choice([-1 - count, -1, count, 2 * count], size=shape)
+    return np.where(rng.random(shape) < 0.15, wrong, rng.integers(0, count, shape))
+
+
 def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = None) -> Simulator:
     """Run a plan on mixed-sign data and compare values and gradients with the unsharded program.
 
@@ -373,10 +531,7 @@ def check_numbers(plan: Plan, seed: int = 0, sizes: Mapping[str, int] | None = N
     rng = np.random.default_rng(seed)
     sizes = dict(sizes or small_sizes(plan))
     run = Simulator(plan, sizes)
-    leaves = {
-        leaf.array.name: rng.normal(size=[sizes[d.name] for d in leaf.array.tensor.dims])
-        for leaf in plan.program.leaves
-    }
+    leaves = {leaf.array.name: data(leaf, plan, sizes, rng) for leaf in plan.program.leaves}
     for leaf in plan.program.leaves:
         run.values[leaf.array] = run.scatter(leaf.array, leaves[leaf.array.name], rng)
     for step in plan.forward:

@@ -259,6 +259,9 @@ SECTION_3 = {
     "save Tmp": "save Tmp",
     "save Tmp, P": "save Tmp,P",
     "save all": "save all",
+    'include "attention.shd"': "include attention.shd",
+    'include "../a b/c.shd"  # why': "include ../a b/c.shd",
+    r"f_{D,F->E,G}(A)": "(f<D,F,E,G> A)",
 }
 
 SECTION_6 = {
@@ -411,7 +414,6 @@ MISTAKES = [
     ("dims F=4D", 1, 9, "SH106", "between `4` and `D`"),
     ("C := A[I]", 1, 3, "SH107", "`:=`"),
     ("A[I] => B[I]", 1, 6, "SH107", "`=>`"),
-    ("A[I] == B[I]", 1, 6, "SH107", "`==`"),
     ("B[I] <- A[I]", 1, 6, "SH107", "`<-`"),
     ("A + B = C[I]", 1, 1, "SH108", "left of `=`"),
     ("C[I] -> A + B", 1, 9, "SH108", "right of `->`"),

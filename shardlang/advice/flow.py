@@ -15,7 +15,7 @@ from math import prod
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import bytes_moved, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
-from shardlang.ir.ops import Coefficient, Collective, Equal, Linear, Relayout
+from shardlang.ir.ops import Coefficient, Collective, Compare, Linear, Relayout
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
@@ -106,7 +106,7 @@ class Flow:
         self._places()
         every = [s for p in PASSES for s in self.steps[p]]
         self.compared = frozenset(
-            self.member[a.name] for s in every if isinstance(s.op, Equal) for a in s.inputs
+            self.member[a.name] for s in every if isinstance(s.op, Compare) for a in s.inputs
         )
 
     def _sizes(self) -> None:

@@ -460,7 +460,7 @@ class _Lint:
         now = sum(1 << a for a, axis in enumerate(axes) if axis in used)
         own = [space.encode(a.layout) for (space, _), a in zip(ends, arrays, strict=True)]
         assert not isinstance(step.op, Relayout)
-        listed = list(islice(ways(step.op, ends[:-1], ends[-1]), WAYS + 1))
+        listed = list(islice(ways(step.op, ends[:-1], ends[-1], self.flow.sizes), WAYS + 1))
         if len(listed) > WAYS:
             return
         floors = self._floors(section, index)

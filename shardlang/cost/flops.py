@@ -10,9 +10,13 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | contraction               | 2 a point of the index space                                      |
 | product, nothing summed   | (operands - 1) an element                                         |
 | linear combination        | a sum each, and a product for each factor that is not 1 or -1     |
-| function, quotient, equal | 1 an element                                                      |
+| function, quotient        | 1 an element                                                      |
+| comparison, `where`       | 1 an element                                                      |
+| `take`, `put`             | 1 an element of the rows that are read or added                   |
 | reduction                 | 1 an element of the operand                                       |
-| new names for dims        | nothing                                                           |
+| rotary                    | 3 an element: two products and a sum                              |
+| top, rank                 | 1 an element of the operand, as one comparison                    |
+| other dims, new names     | nothing                                                           |
 
 A dim counts with its local size: its size over the axes that split it.
 """
@@ -24,7 +28,22 @@ from fractions import Fraction
 
 from shardlang.cost.local import local_elements
 from shardlang.ir.functions import FUNCTIONS
-from shardlang.ir.ops import Divide, Einsum, Equal, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import (
+    Compare,
+    Divide,
+    Einsum,
+    Linear,
+    Map,
+    Put,
+    Rank,
+    Reduce,
+    Rename,
+    Reshape,
+    Rotary,
+    Select,
+    Take,
+    Top,
+)
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis
@@ -72,8 +91,22 @@ def _reduce(step: Step) -> Monomial:
     return local_elements(step.inputs[0])
 
 
+def _rows(step: Step) -> Monomial:
+    """Count an element of the rows that are read or added; those of a split table are shared evenly."""
+    assert isinstance(step.op, Take | Put)
+    return index_space(step) / Monomial.of(*(dim.name for dim in step.op.dims))
+
+
 def _nothing(step: Step) -> Monomial:
     return local_elements(step.output) * 0
+
+
+def _rotary(step: Step) -> Monomial:
+    return local_elements(step.output) * 3
+
+
+def _compared(step: Step) -> Monomial:
+    return local_elements(step.inputs[0])
 
 
 FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
@@ -81,9 +114,16 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Linear: _linear,
     Map: _map,
     Divide: _each,
-    Equal: _each,
+    Compare: _each,
+    Select: _each,
+    Take: _rows,
+    Put: _rows,
     Reduce: _reduce,
     Rename: _nothing,
+    Rotary: _rotary,
+    Reshape: _nothing,
+    Top: _compared,
+    Rank: _compared,
 }
 """How an operation's FLOPs are counted."""
 

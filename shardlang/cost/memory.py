@@ -30,7 +30,7 @@ from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes, local_elements
-from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Ring
+from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Reshape, Ring
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
@@ -113,7 +113,7 @@ class Storage:
 
 def _is_another_name(step: Step) -> bool:
     match step.op:
-        case Rename():
+        case Rename() | Reshape():
             return True
         case op if isinstance(op, Relayout):
             return not op.axes

@@ -32,6 +32,7 @@ def fused(layers: Layers, section: Pass) -> Formula:
     steps = plan.forward if section == "forward" else plan.backward
     given: dict[Array, None] = {}
     made: dict[Array, None] = {}
+    counted = {leaf.array for leaf in plan.program.leaves if leaf.kind == "index"}
     leaving = {g.gradient for g in plan.gradients} if section == "backward" else set(plan.outputs)
     if section == "forward":
         leaving.update(kept_for_backward(plan, storage))
@@ -41,7 +42,7 @@ def fused(layers: Layers, section: Pass) -> Formula:
         for array in map(storage.root, step.inputs):
             if step.is_collective:
                 leaving.add(array)
-            elif array not in made:  # of what is sliced, the slice alone is read
+            elif array not in made and array not in counted:  # of what is sliced, the slice alone
                 given[array if step.is_compute else step.output] = None
         if not step.is_collective and step.output not in given:
             made[step.output] = None

@@ -1,24 +1,25 @@
-"""What the declaring lines say: the mesh, sizes, the dtype, the optimizer; with overrides.
+"""What the declaring lines say: the mesh, sizes, the dtype, the optimizer, microbatches; with overrides.
 
 Decides every size before any statement is read, and reports each layout that does not divide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Literal, TypeVar
 
 from shardlang.diagnostics import Label, Mistake, Reporter
-from shardlang.frontend import declaration_errors, errors
+from shardlang.frontend import declaration_errors, errors, shape_errors, training_errors
 from shardlang.frontend.build import LARGEST_SIZE, too_large
-from shardlang.frontend.names import Brackets
+from shardlang.frontend.names import AxisNames, Brackets
 from shardlang.frontend.parser import parse
 from shardlang.frontend.renames import Tie
-from shardlang.frontend.sizes import names_in, shortest, SizeTable
+from shardlang.frontend.sizes import AtMost, Multiple, names_in, shortest, SizeTable
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     DimDecl,
     DimsDecl,
@@ -28,15 +29,16 @@ from shardlang.frontend.syntax import (
     MeshDecl,
     OptimizerDecl,
     Word,
+    ZeroDecl,
 )
 from shardlang.hardware.figures import EFFICIENCIES, FIGURES
 from shardlang.ir.printer import size_expr
-from shardlang.ir.program import DimInfo
+from shardlang.ir.program import DimInfo, Zero
 from shardlang.ir.size import Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim, DType, DTYPE_ALIASES, DTYPES, Mesh
 from shardlang.source import Source, Span
 
-Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
+Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl, AccumulateDecl)
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "lion", "muon", "adafactor", "none")
 """The optimizers that a program may name."""
@@ -146,17 +148,55 @@ def only(items: Iterable[Item], kind: type[Line], what: str, reporter: Reporter)
     return found
 
 
-def optimizer(items: Iterable[Item], reporter: Reporter) -> str | None:
-    """Read the optimizer line."""
+def optimizer(
+    items: Iterable[Item], axes: AxisNames, reporter: Reporter
+) -> tuple[str | None, Zero | None]:
+    """Read the optimizer line: its name, and over which axes its state is split."""
     line = only(items, OptimizerDecl, "optimizer", reporter)
     if line is None:
-        return None
+        return None, None
     name = line.name.text.lower()
     if name not in OPTIMIZERS:
         reporter.report(
             line.name.span, declaration_errors.UnknownOptimizer(line.name.text, OPTIMIZERS)
         )
-    return name
+    return name, None if line.zero is None else _zero(line.zero, axes, reporter)
+
+
+def _zero(line: ZeroDecl, axes: AxisNames, reporter: Reporter) -> Zero | None:
+    """Read `zero 1 over X`."""
+    found: list[Axis] = []
+    for word in line.axes:
+        places = axes.places(word)
+        if places is None:
+            for part in axes.unknown(word):
+                reporter.report(part.span, errors.UnknownAxis(part.text, axes.names))
+            return None
+        for place in places:
+            if place.axis in found:
+                mistake = training_errors.AxisTwiceInZero(place.axis.name)
+                reporter.report(place.span, mistake)
+            found.append(place.axis)
+    level = line.level.text
+    if level not in ("1", "2"):
+        reporter.report(line.level.span, training_errors.ZeroLevel(level, found[0].name))
+        return None
+    return Zero(2 if level == "2" else 1, tuple(dict.fromkeys(found)))
+
+
+def microbatches(
+    items: Iterable[Item], axes: Iterable[str], used: Container[Dim], reporter: Reporter
+) -> Dim | None:
+    """Read the line that says over how many microbatches gradients are added; `used` have tensors."""
+    line = only(items, AccumulateDecl, "accumulate", reporter)
+    if line is None:
+        return None
+    dim = Dim(line.dim.text)
+    if dim.name in axes:
+        reporter.report(line.dim.span, errors.DimIsAxis(dim.name))
+    elif dim in used:
+        reporter.report(line.dim.span, training_errors.MicrobatchDim(dim.name))
+    return dim
 
 
 def is_hardware(name: str, axes: Iterable[str]) -> bool:
@@ -262,10 +302,17 @@ class SizeReader:
         else:
             self.mesh_reporter.report(self.axes[name].span, mistake)
 
-    def tie(self, ties: Sequence[Tie], mesh: Mesh) -> Mesh:
-        """Give both names of one dim one size; report two sizes; give the mesh with what is known.
+    def tie(
+        self,
+        ties: Sequence[Tie],
+        multiples: Sequence[Multiple],
+        at_most: Sequence[AtMost],
+        mesh: Mesh,
+    ) -> Mesh:
+        """Let sizes follow from others; report those that don't fit; give the mesh with what is known.
 
-        Where one of them has no expression it gets the other's name as its own.
+        Both names of one dim have one size: where one has no expression it gets the other's name as
+        its own. Of a size that is the product of others, one that has no expression follows from them.
         """
         exprs = dict(self.table.exprs)
         apart: set[tuple[str, str]] = set()
@@ -282,17 +329,53 @@ class SizeReader:
             plain = other.rstrip("'")
             size = Number(Fraction(int(plain))) if plain.isdecimal() else Name(other)
             exprs[free] = self.tied[free] = size
+        made = self._follow(multiples, exprs)
         if self.tied:
             reported = self.table.wrong
             self.table = SizeTable(exprs)
             for name, reason in self.table.wrong.items():
-                if name not in reported:
+                if name not in reported and name not in made:
                     self._about(name, declaration_errors.BadSize(name, reason))
+        for each in multiples:
+            self._multiply(each)
+        for each in at_most:
+            size, count = self.size(each.dim.name), self.size(each.into.name)
+            if size is not None and count is not None and count > size:
+                mistake = shape_errors.TooMany(each.dim.name, size, each.into.name, count)
+                self.reporter.report(each.span, mistake)
         for each in ties:
             self._compare(each, apart=(each.old.name, each.new.name) in apart)
         values = self.table.values
         infos = (replace(info, size=values.get(info.axis.name)) for info in mesh.axes)
         return Mesh(tuple(infos))
+
+    def _follow(self, multiples: Sequence[Multiple], exprs: dict[str, SizeExpr]) -> set[str]:
+        """Let a size that has no expression follow from the others of a product; give such names."""
+        made: set[str] = set()
+        for each in multiples:
+            names = (each.whole.name, *(factor.name for factor in reversed(each.factors)))
+            for name in names:
+                root = self._root(name, exprs)
+                others = {self._root(other, exprs) for other in names if other != name}
+                circular = root in others.union(*(self._needs(other, exprs) for other in others))
+                if self._free(root, exprs) and not circular:
+                    exprs[root] = self.tied[root] = each.solved(name)
+                    made.add(root)
+                    break
+        return made
+
+    def _multiply(self, each: Multiple) -> None:
+        """Report sizes that don't multiply to the one that they should."""
+        names = (each.whole.name, *(factor.name for factor in each.factors))
+        found = {name: size for name in names if (size := self.size(name)) is not None}
+        whole = found.get(each.whole.name)
+        product = each.times * prod(found.get(factor.name, 1) for factor in each.factors)
+        if whole is None or (whole % product == 0 and len(found) < len(names)) or whole == product:
+            return
+        mistake = shape_errors.SizesDontMultiply(
+            each.whole.name, names[1:], each.times, tuple(found.items()), each.call
+        )
+        self.reporter.report(each.span, mistake)
 
     def _compare(self, tie: Tie, *, apart: bool) -> None:
         """Report two sizes of one dim: two numbers, or one in terms of the other."""

@@ -235,15 +235,18 @@ class RenameToAxes(Mistake):
     """`Rename_{B_X,S}(A[B_X, T])`."""
 
     code: ClassVar[str] = "SH242"
-    title: ClassVar[str] = "axes in the subscript of Rename"
+    title: ClassVar[str] = "axes in a subscript of dims"
     word: str
+    head: str = "Rename"
 
     def message(self) -> str:
         """Name the word."""
-        return f"the subscript of Rename lists dims alone, and {self.word} ends in an axis"
+        return f"the subscript of {self.head} lists dims alone, and {self.word} ends in an axis"
 
     def hint(self) -> str | None:
         """Say where the axes stand."""
+        if self.head != "Rename":
+            return "write the axes in the result's brackets"
         return "write the axes in the result's brackets: a renamed value is split as it was"
 
 
@@ -404,3 +407,123 @@ class NoEffect(Mistake):
     def hint(self) -> str | None:
         """Say what to write."""
         return "to say where a given tensor lives, write `input A: [I_X, J]`"
+
+
+@dataclass(frozen=True)
+class NotIds(Mistake):
+    """`take_V(W, x)` where x is bf16."""
+
+    code: ClassVar[str] = "SH271"
+    title: ClassVar[str] = "ids are integers"
+    function: str
+    operand: str
+    dtype: str
+
+    def message(self) -> str:
+        """Name the operand and its dtype."""
+        return f"{self.function} takes whole numbers as ids, and {self.operand} is {self.dtype}"
+
+    def hint(self) -> str | None:
+        """Show how ids are declared."""
+        return f"as in `input {self.operand}: int32[..]`; ids count from 0"
+
+
+@dataclass(frozen=True)
+class DimOfIds(Mistake):
+    """`take_V(W[V, D], ids[V])`, `put_E(x[E, D], ids[E])`."""
+
+    code: ClassVar[str] = "SH272"
+    title: ClassVar[str] = "a dim that ids are of"
+    function: str
+    operand: str
+    dim: str
+    new: bool
+
+    def message(self) -> str:
+        """Name the dim and who has it."""
+        if self.new:
+            return (
+                f"{self.dim} is a new dim of what {self.function} makes, and {self.operand} has it"
+            )
+        return (
+            f"ids of {self.dim} are looked up along {self.dim}, and {self.operand} has that dim too"
+        )
+
+    def hint(self) -> str | None:
+        """Say how it gets another name."""
+        return f"read it under another name: {self.operand}[{self.dim}2], with {self.dim}2={self.dim} in dims"
+
+
+@dataclass(frozen=True)
+class PutWhere(Mistake):
+    """`put_E(x, choice) ·_E W`: nothing says what is summed over."""
+
+    code: ClassVar[str] = "SH273"
+    title: ClassVar[str] = "a put with no result"
+    dims: tuple[str, ...]
+    summed: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is not known."""
+        return (
+            f"put adds up over the dims that its result lacks, and nothing says which of "
+            f"{listed(self.summed)} it has"
+        )
+
+    def hint(self) -> str | None:
+        """Show a line of its own."""
+        return f"write a line of its own, with the result's dims: Name[{', '.join(self.dims)}, ..] = put(..)"
+
+
+@dataclass(frozen=True)
+class NothingSelected(Mistake):
+    """`where(m, 1, 0)`."""
+
+    code: ClassVar[str] = "SH274"
+    title: ClassVar[str] = "where chooses among numbers"
+
+    def message(self) -> str:
+        """Say so."""
+        return (
+            "where chooses between a tensor and a number, or two tensors, and here are two numbers"
+        )
+
+    def hint(self) -> str | None:
+        """Offer arithmetic."""
+        return "a comparison is 1 or 0 itself: `2 * (A > B) + 3` is 5 or 3"
+
+
+@dataclass(frozen=True)
+class UnknownIndex(Mistake):
+    """`index_Q` in a program without a dim Q."""
+
+    code: ClassVar[str] = "SH275"
+    title: ClassVar[str] = "index of an unknown dim"
+    name: str
+    dim: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name both."""
+        return f"{self.name} counts the places along {self.dim}, and no tensor has a dim {self.dim}"
+
+    def hint(self) -> str | None:
+        """Give the nearest dim."""
+        return suggest(self.dim, self.known, "the dims there are")
+
+
+@dataclass(frozen=True)
+class WhereTo(Mistake):
+    """`where(m, A, inf)`."""
+
+    code: ClassVar[str] = "SH276"
+    title: ClassVar[str] = "not a value to fill in"
+    text: str
+
+    def message(self) -> str:
+        """Say what is wrong."""
+        return self.text
+
+    def hint(self) -> str | None:
+        """Say what can be filled in."""
+        return "a number or `-inf`, which is the lowest finite number of the dtype"

@@ -16,9 +16,11 @@ from shardlang.frontend.functions import Functions
 from shardlang.frontend.products import contracted, names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.rings import Rings
+from shardlang.frontend.selection import Selection
 from shardlang.frontend.syntax import (
     Binary,
     Call,
+    Comparison,
     Expr,
     Negate,
     NumberRef,
@@ -41,12 +43,20 @@ DEEPEST = 200
 class Expressions:
     """Evaluates expressions of one program into its values and statements."""
 
-    def __init__(self, values: Values, dims: frozenset[Dim], relayouts: Relayouts) -> None:
-        """Work on the values of a program that has these dims."""
+    def __init__(
+        self,
+        values: Values,
+        dims: frozenset[Dim],
+        relayouts: Relayouts,
+        blocks: tuple[str, ...] = (),
+    ) -> None:
+        """Work on the values of a program that has these dims, and blocks to call."""
         self.values = values
+        self.blocks = blocks
         self.reporter: Reporter = values.reporter
         self.dims = dims
         self.functions = Functions(self)
+        self.selection = Selection(self)
         self.relayouts = relayouts
         self.rings = Rings(self)
         self.depth = 0
@@ -122,6 +132,8 @@ class Expressions:
                 if self.rings.is_one(expr):
                     return self.rings.apply(expr, want)
                 return self.functions.call(expr, want, base)
+            case Comparison():
+                return self.selection.compare(expr, want)
             case Product() | Binary():
                 return self.value(expr, want)
 
@@ -337,7 +349,7 @@ class Expressions:
         self, op: Compute, operands: tuple[Use, ...], dims: tuple[Dim, ...], name: str,
         span: Span, want: Want | None, *, constant: bool = False,
     ) -> Use:  # fmt: skip
-        """Make a statement of one part of softmax or rmsnorm."""
+        """Make a statement of one part of a macro, such as softmax."""
         hint = None if want is None else want.hint(dims)
         result = self.values.define(None, dims, op, operands, name)
         assert result is not None

@@ -17,12 +17,16 @@ from shardlang.frontend import blocks
 from shardlang.frontend.build import HEADS, RENAME
 from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
+from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comment,
+    Comparison,
     Definition,
     DimRef,
     DimsDecl,
@@ -30,6 +34,7 @@ from shardlang.frontend.syntax import (
     Expr,
     File,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -45,6 +50,7 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
     Word,
+    ZeroDecl,
 )
 from shardlang.source import Source, Span
 
@@ -52,7 +58,7 @@ _COMMENT_COLUMN = 60
 _SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
 _PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
 _PLAIN_WORD = re.compile(r"[^\W_][^\W_']*'*")
-_SUM, _PRODUCT, _UNARY, _ATOM = 1, 2, 3, 4
+_COMPARISON, _SUM, _PRODUCT, _UNARY, _ATOM = 0, 1, 2, 3, 4
 
 
 def format_source(source: Source) -> str:
@@ -217,8 +223,11 @@ class _Spelling:
                 return f"dtype {name.text}"
             case LeafDecl(kind, tensors):
                 return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
-            case OptimizerDecl(name):
-                return f"optimizer {name.text}"
+            case OptimizerDecl(name, _, zero):
+                behind = "" if zero is None else f", {_zero(zero)}"
+                return f"optimizer {name.text}{behind}"
+            case AccumulateDecl(dim, size):
+                return f"accumulate {dim.text}{'' if size is None else f'={size.written}'}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
             case PrefetchDecl(names):
@@ -228,6 +237,12 @@ class _Spelling:
             case Layers(dim, size, carries):
                 head = dim.text if size is None else f"{dim.text}={size.written}"
                 return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
+            case BlockDecl(name, parameters, result):
+                inside = ", ".join(word.text for word in parameters)
+                behind = "" if result is None else f" -> {result.text}"
+                return f"block {name.text}({inside}){behind}:"
+            case IncludeDecl(path):
+                return f'include "{path.text}"'
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
@@ -317,6 +332,9 @@ class _Spelling:
                 return "-" + self._expr(operand, _UNARY), _UNARY
             case Call():
                 return self._call(expr), _ATOM
+            case Comparison(relation, left, right):
+                sides = (self._expr(left, _SUM), self._expr(right, _SUM))
+                return f" {relation} ".join(sides), _COMPARISON
             case Binary("/", left, right):
                 return f"{self._expr(left, _PRODUCT)} / {self._expr(right, _UNARY)}", _PRODUCT
             case Binary(op, left, right):
@@ -332,11 +350,18 @@ class _Spelling:
     def _call(self, call: Call) -> str:
         head = call.head.text
         if call.subscript is not None:
-            head += _subscript(call.subscript, braces=head == RENAME or head not in HEADS)
+            braces = head == RENAME or head not in HEADS
+            arrow = call.arrow if head == RESHAPE or head not in HEADS else None
+            head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(self._expr(argument) for argument in call.arguments)
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"
+
+
+def _zero(zero: ZeroDecl) -> str:
+    """Print where the optimizer's state lies."""
+    return f"zero {zero.level.text} over {', '.join(axes.text for axes in zero.axes)}"
 
 
 def _carry(carry: CarryDecl) -> str:
@@ -348,9 +373,11 @@ def _reads(word: str, axes: AbstractSet[str]) -> bool:
     return bool(word) and (word in axes or all(char in axes for char in word))
 
 
-def _subscript(words: Iterable[Word], *, braces: bool = False) -> str:
-    """Write `_D`, `_2048`, `_{X,J}`, `_{d_model}`."""
+def _subscript(words: Iterable[Word], *, braces: bool = False, arrow: int | None = None) -> str:
+    """Write `_D`, `_2048`, `_{X,J}`, `_{d_model}`, `_{N->K,G}`."""
     texts = [word.text for word in words]
+    if arrow is not None:
+        return f"_{{{','.join(texts[:arrow])}->{','.join(texts[arrow:])}}}"
     if len(texts) == 1 and _PLAIN_WORD.fullmatch(texts[0]) and not braces:
         return f"_{texts[0]}"
     return "_{" + ",".join(texts) + "}"

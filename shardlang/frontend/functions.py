@@ -1,31 +1,44 @@
-"""Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and rmsnorm.
+"""Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
-softmax and rmsnorm are written out here as primitive statements, so that nothing after this knows
-of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
+Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
+statements, so that nothing after this knows of them. Calls that need a dim whole are in `shapes`,
+those that look things up in `selection`. The tables of names are `FUNCTIONS` of the ir, and
+`REDUCTIONS` below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import block_errors, errors, expression_errors
+from shardlang.frontend import (
+    block_errors,
+    errors,
+    expression_errors,
+    numbers,
+    training_errors,
+)
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
-from shardlang.frontend.syntax import Call, TensorRef, Word
+from shardlang.frontend.selection import SELECTIONS
+from shardlang.frontend.shapes import SHAPES, Shapes
+from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Reduce,
     Rename,
+    Take,
+    Update,
 )
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
@@ -42,8 +55,11 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 }
 """Reductions along dims."""
 
-NORMALISATIONS = ("softmax", "rmsnorm")
+NORMALISATIONS = ("softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy")
 """What is written out as several statements."""
+
+UPDATE = "Update"
+"""The optimizer's step: a parameter's new value from the parameter and its gradient."""
 
 HEADS = (
     *FUNCTIONS,
@@ -51,11 +67,27 @@ HEADS = (
     *REDUCTIONS,
     *NORMALISATIONS,
     "equal",
+    *SELECTIONS,
     RENAME,
+    *SHAPES,
+    UPDATE,
     *COLLECTIVES,
     *RINGS,
 )
 """Everything that may be called."""
+
+
+MINUS = Linear((Coefficient(), Coefficient(Fraction(-1))))
+"""A difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the statements of a macro have alike: what they are named after, their place, the result."""
+
+    base: str
+    span: Span
+    want: Want | None
 
 
 class Functions:
@@ -65,6 +97,7 @@ class Functions:
         """Work for an evaluator of expressions, which evaluates the arguments."""
         self.expressions = expressions
         self.reporter = expressions.reporter
+        self.shapes = Shapes(self)
 
     def call(self, call: Call, want: Want | None, base: str | None) -> Pending | None:
         """Evaluate a call; `base` is the name of its result where it is a whole line."""
@@ -82,9 +115,16 @@ class Functions:
             return self._normalise(call, head, want, base)
         if head == "equal":
             return self._equal(call, want)
+        if head in SELECTIONS:
+            return self.expressions.selection.call(call, want)
         if head == RENAME:
             return self._rename(call, want)
-        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        if head in SHAPES:
+            return self.shapes.call(call, want)
+        if head == UPDATE:
+            return self._update(call, want)
+        known = (*HEADS, *self.expressions.blocks)
+        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
 
@@ -110,7 +150,7 @@ class Functions:
         )
         return f"{call.head.text}[{', '.join(words)}]" if tensor else None
 
-    def _arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
+    def arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
         """Evaluate the arguments; report another number of them."""
         if len(call.arguments) != wanted:
             mistake = expression_errors.WrongArguments(call.head.text, wanted, len(call.arguments))
@@ -134,19 +174,19 @@ class Functions:
         if subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 1, want)
+        uses = self.arguments(call, 1, want)
         return None if uses is None else self._pending(Map(function), uses, call.span)
 
     def _equal(self, call: Call, want: Want | None) -> Pending | None:
         if call.subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self._arguments(call, 2, want)
-        return None if uses is None else self._pending(Equal(), uses, call.span)
+        uses = self.arguments(call, 2, want)
+        return None if uses is None else self._pending(Compare("=="), uses, call.span)
 
     def _rename(self, call: Call, want: Want | None) -> Pending | None:
         """Read `Rename_{B,S}(A)`: the subscript gives every dim's new name, place by place."""
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
@@ -190,13 +230,16 @@ class Functions:
         return Pending(op, uses, tuple(dims), span)
 
     def _reduce(self, call: Call, head: str, want: Want | None) -> Pending | None:
-        uses = self._arguments(call, 1, None if want is None else want.inside())
+        uses = self.arguments(call, 1, None if want is None else want.inside())
         if uses is None:
             return None
         (use,) = uses
         layers = self._layers(call)
         if layers is not None:
             return Pending(Reduce("sum", (layers,)), uses, use.tensor.dims, call.span)
+        microbatches = self._microbatches(call)
+        if microbatches is not None:
+            return Pending(Reduce("mean", (microbatches,)), uses, use.tensor.dims, call.span)
         dims = self._along(call, use, want)
         if dims is None:
             return None
@@ -211,6 +254,25 @@ class Functions:
         if not self.expressions.values.explicit:
             self.reporter.report(call.span, block_errors.SumOfLayers(scope.dim.name))
         return scope.dim
+
+    def _microbatches(self, call: Call) -> Dim | None:
+        """Give the dim of the microbatches, where a line of an update takes the mean over them."""
+        values, words = self.expressions.values, call.subscript or ()
+        dim = values.microbatches
+        if dim is None or values.section != "update" or call.head.text != "mean":
+            return None
+        return dim if [word.text for word in words] == [dim.name] else None
+
+    def _update(self, call: Call, want: Want | None) -> Pending | None:
+        """Read `Update(W, dW)` of an update section."""
+        if call.subscript is not None:
+            self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
+            return None
+        if self.expressions.values.section != "update":
+            self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
+            return None
+        uses = self.arguments(call, 2, want)
+        return None if uses is None else self._pending(Update(), uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""
@@ -240,45 +302,139 @@ class Functions:
     def _normalise(
         self, call: Call, head: str, want: Want | None, base: str | None
     ) -> Pending | None:
-        uses = self._arguments(call, 1, want)
+        epsilon = None
+        if head == "rmsnorm":
+            epsilon = self._epsilon(call)
+            if epsilon is None:
+                return None
+            if len(call.arguments) == 2:
+                call = replace(call, arguments=call.arguments[:1])
+        keeps = head in ("softmax", "log_softmax", "rmsnorm")
+        inside = want if keeps or want is None else want.inside()
+        uses = self.arguments(call, 2 if head == "cross_entropy" else 1, inside)
         if uses is None:
             return None
-        along = self._along(call, uses[0], want)
+        along = self._along(call, uses[0], want if keeps else inside)
         if along is None:
             return None
+        if head == "cross_entropy" and not self._labels(call, along, uses):
+            return None
         name = base or self.expressions.values.fresh("Tmp")
-        write = self._softmax if head == "softmax" else self._rmsnorm
-        result = write(uses[0], along, name, call.span, want)
+        result = self._macro(head, uses, along, Part(name, call.span, want), epsilon)
         if base is not None:
             return result
         return Pending(result.op, result.operands, result.dims, result.span, name=name)
 
-    def _softmax(
-        self, operand: Use, along: tuple[Dim, ...], base: str, span: Span, want: Want | None
+    def _epsilon(self, call: Call) -> Fraction | None:
+        """Read the second argument of rmsnorm, a number; report anything else there."""
+        if len(call.arguments) < 2:
+            return Fraction(RMSNORM_EPSILON)
+        written = call.arguments[1]
+        if not isinstance(written, NumberRef):
+            text = (
+                "the second argument of rmsnorm is its epsilon, a number as in rmsnorm_D(x, 1e-5)"
+            )
+            self.reporter.report(written.span, expression_errors.Misplaced(text))
+            return None
+        number = numbers.literal(written, self.reporter)
+        return None if number is None else number.scalar.coefficient
+
+    def _labels(self, call: Call, along: tuple[Dim, ...], uses: tuple[Use, ...]) -> bool:
+        """Say whether labels can be ids along the one dim of the classes; report it where not."""
+        if len(along) != 1:
+            mistake = expression_errors.WrongArguments(call.head.text, 1 + len(along), len(uses))
+            self.reporter.report(call.span, mistake)
+            return False
+        return self.expressions.selection.are_ids(call, along, uses[1:], new=False)
+
+    def _macro(
+        self,
+        head: str,
+        uses: tuple[Use, ...],
+        along: tuple[Dim, ...],
+        at: Part,
+        epsilon: Fraction | None,
     ) -> Pending:
-        """Write out softmax: the maximum is subtracted first, and no gradient flows through it."""
+        """Write a macro out; rmsnorm has an epsilon."""
+        match head:
+            case "softmax":
+                return self._softmax(uses[0], along, at)
+            case "rmsnorm":
+                assert epsilon is not None
+                return self._rmsnorm(uses[0], along, at, epsilon)
+            case _:
+                return self._entropy(head, uses, along, at)
+
+    def _powers(self, operand: Use, along: tuple[Dim, ...], at: Part) -> tuple[Use, Use, Use, Use]:
+        """Write out the maximum, what is left without it, its powers of e, and their sum.
+
+        The maximum is subtracted first, and no gradient flows through it.
+        """
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
-        part, fresh = self.expressions.part, self.expressions.values.fresh
-        largest = part(
-            Reduce("max", along), (operand,), kept, fresh(f"{base}_max"), span, want, constant=True
-        )
-        minus = Linear((Coefficient(), Coefficient(Fraction(-1))))
-        shifted = part(minus, (operand, largest), dims, fresh(f"{base}_shift"), span, want)
-        powers = part(Map("exp"), (shifted,), dims, fresh(f"{base}_exp"), span, want)
-        total = part(Reduce("sum", along), (powers,), kept, fresh(f"{base}_sum"), span, want)
-        return Pending(Divide(), (powers, total), dims, span)
+        largest = self._part(at, "max", Reduce("max", along), (operand,), kept, constant=True)
+        shifted = self._part(at, "shift", MINUS, (operand, largest), dims)
+        powers = self._part(at, "exp", Map("exp"), (shifted,), dims)
+        total = self._part(at, "sum", Reduce("sum", along), (powers,), kept)
+        return largest, shifted, powers, total
+
+    def _part(
+        self,
+        at: Part,
+        word: str,
+        op: Compute,
+        operands: tuple[Use, ...],
+        dims: tuple[Dim, ...],
+        *,
+        constant: bool = False,
+    ) -> Use:
+        """Write one statement of a macro, named after its result.
+
+        What the result says of layouts counts for those parts that have no other dims.
+        """
+        want = at.want
+        if want is not None and not set(dims) <= set(want.axes):
+            want = None
+        name = self.expressions.values.fresh(f"{at.base}_{word}")
+        return self.expressions.part(op, operands, dims, name, at.span, want, constant=constant)
+
+    def _softmax(self, operand: Use, along: tuple[Dim, ...], at: Part) -> Pending:
+        """Write out softmax."""
+        _, _, powers, total = self._powers(operand, along, at)
+        return Pending(Divide(), (powers, total), operand.tensor.dims, at.span)
+
+    def _entropy(
+        self, head: str, uses: tuple[Use, ...], along: tuple[Dim, ...], at: Part
+    ) -> Pending:
+        """Write out what is made of the logarithm of a softmax's sum.
+
+        logsumexp is the maximum and that logarithm, log_softmax what is left without both, and
+        cross_entropy the first less what the labels pick. Only log_softmax is as large as the operand.
+        """
+        operand = uses[0]
+        dims = operand.tensor.dims
+        kept = tuple(dim for dim in dims if dim not in along)
+        largest, shifted, _, total = self._powers(operand, along, at)
+        log = self._part(at, "log", Map("log"), (total,), kept)
+        if head == "log_softmax":
+            return Pending(MINUS, (shifted, log), dims, at.span)
+        if head == "logsumexp":
+            return Pending(Linear((Coefficient(), Coefficient())), (log, largest), kept, at.span)
+        labels = uses[1].tensor.dims
+        both = (*kept, *(dim for dim in labels if dim not in kept))
+        picked = self._part(at, "label", Take(along), uses, both)
+        op = Linear((Coefficient(), Coefficient(), Coefficient(Fraction(-1))))
+        return Pending(op, (log, largest, picked), both, at.span)
 
     def _rmsnorm(
-        self, operand: Use, along: tuple[Dim, ...], base: str, span: Span, want: Want | None
+        self, operand: Use, along: tuple[Dim, ...], at: Part, epsilon: Fraction
     ) -> Pending:
         """Write out rmsnorm: over the root of the mean square, with an epsilon under the root."""
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
-        part, fresh = self.expressions.part, self.expressions.values.fresh
-        squares = part(Map("square"), (operand,), dims, fresh(f"{base}_square"), span, want)
-        mean = part(Reduce("mean", along), (squares,), kept, fresh(f"{base}_mean"), span, want)
-        more = Linear((Coefficient(),), Fraction(RMSNORM_EPSILON))
-        above = part(more, (mean,), kept, fresh(f"{base}_eps"), span, want)
-        root = part(Map("rsqrt"), (above,), kept, fresh(f"{base}_rsqrt"), span, want)
-        return Pending(Einsum(()), (operand, root), dims, span)
+        squares = self._part(at, "square", Map("square"), (operand,), dims)
+        mean = self._part(at, "mean", Reduce("mean", along), (squares,), kept)
+        more = Linear((Coefficient(),), epsilon)
+        above = self._part(at, "eps", more, (mean,), kept)
+        root = self._part(at, "rsqrt", Map("rsqrt"), (above,), kept)
+        return Pending(Einsum(()), (operand, root), dims, at.span)

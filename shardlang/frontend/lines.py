@@ -16,15 +16,15 @@ from shardlang.source import Span
 MAX_BRACKETS = 200
 """How deep brackets may be nested."""
 
-_PIECE = re.compile(r'(?:#|//)[^\n]*|"[^"\n]*"|[\n(){}\[\]=]')
+_PIECE = re.compile(r'(?:#|//)[^\n]*|"[^"\n]*"|[=<>!]=|[\n(){}\[\]=]')
 _PARTNER = {")": "(", "]": "[", "}": "{"}
-_COMMANDS = r"cdot|times|bullet|odot|circ|ast|to|rightarrow|longrightarrow|in"
+_COMMANDS = r"cdot|times|bullet|odot|circ|ast|to|rightarrow|longrightarrow|in|leq?|geq?|neq?|lt|gt"
 _WANTS_MORE = re.compile(
-    r"(?:[=,+\-−/*∗@·⋅•∙×⊙∘→⟶∈]|->|\\(?:" + _COMMANDS + r")"
+    r"(?:[=,+\-−/*∗@·⋅•∙×⊙∘→⟶∈<>≤≥≠]|->|\\(?:" + _COMMANDS + r")"
     r"|(?:[·⋅•∙×@*∗]|\\(?:cdot|times|bullet|ast))\s*(?:_[^\W_][\w'′]*|_\s?(?:\\\w+)?\{[^{}]*\}))\Z"
 )
 _GOES_ON = re.compile(
-    r"[ \t\r]*(?:->|[=,+\-−*∗@·⋅•∙×⊙∘→⟶∈]|/(?!/)|\\(?:" + _COMMANDS + r")(?![a-zA-Z]))"
+    r"[ \t\r]*(?:->|[=,+\-−*∗@·⋅•∙×⊙∘→⟶∈<>≤≥≠]|!=|/(?!/)|\\(?:" + _COMMANDS + r")(?![a-zA-Z]))"
 )
 _BLANK = re.compile(r"[^\S\n]*(?:\n|\Z)")
 _TAIL = 200  # how far back an operator with its subscript may reach
@@ -72,7 +72,7 @@ def _matched(text: str) -> dict[int, int]:
                     pairs[at] = match.start()
                     del stack[-back:]
                     break
-        elif char == "=" and stack and stack[0][1] < line:
+        elif match.group() == "=" and stack and stack[0][1] < line:
             stack = [entry for entry in stack if entry[1] == line]
     return pairs
 

@@ -29,6 +29,9 @@ RINGS = (RING_GATHER, RING_SCATTER)
 RENAME = "Rename"
 """The head that gives a value other dim names."""
 
+PUT = "put"
+"""The head that gives a value new dims."""
+
 WITH_DIM = ("ReduceScatter", "AllToAll", "Slice", RING_SCATTER)
 """Those whose subscript ends with a dim."""
 

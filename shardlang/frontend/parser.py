@@ -40,6 +40,7 @@ from shardlang.frontend.parse_errors import (
 from shardlang.frontend.syntax import (
     Binary,
     Call,
+    Comparison,
     Definition,
     Expr,
     File,
@@ -275,7 +276,11 @@ def _check_depth(root: Expr) -> None:
             place = Span(root.span.start, root.span.end)
             raise FormError(place, TooLong("the expression has", MAX_CHAIN, "operators in a row"))
         match expr:
-            case Product(left=left, right=right) | Binary(left=left, right=right):
+            case (
+                Product(left=left, right=right)
+                | Binary(left=left, right=right)
+                | Comparison(left=left, right=right)
+            ):
                 stack += [(left, depth + 1), (right, depth + 1)]
             case Negate(operand):
                 stack.append((operand, depth + 1))
@@ -289,9 +294,9 @@ def _check_depth(root: Expr) -> None:
 
 _BRACKET = re.compile(r"(?:#|//)[^\n]*|[(){}\[\]]")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_SIGNS = re.compile(r"[:=]=|=>|<-|<=|\|->|--+>|~>|:->")
+_SIGNS = re.compile(r":=|=>|<-|\|->|--+>|~>|:->")
 _WORD = re.compile(r"[^\W_][\w'′]*")
-_DEFINES = re.compile(r"=|->|[→⟶]|\\(?:long)?(?:rightarrow|to)(?![a-zA-Z])")
+_DEFINES = re.compile(r"(?<![=<>!])=(?!=)|->|[→⟶]|\\(?:long)?(?:rightarrow|to)(?![a-zA-Z])")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _HEADER = re.compile(r"\w+\s*:")
 _OPERANDS = frozenset({"NAME", "NUMBER", "LPAR"})

@@ -9,12 +9,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 from math import log10
 
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
+from shardlang.ir.types import Dim
+from shardlang.source import Span
 
 LARGEST_BITS = 13_000
 """Sizes have at most so many binary digits: some 3,900 decimal ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Multiple:
+    """A size that is `times` the product of others, as `call` at `span` says: |N| = |K||G|, |H| = 2|R|."""
+
+    whole: Dim
+    times: int
+    factors: tuple[Dim, ...]
+    call: str
+    span: Span
+
+    def solved(self, name: str) -> SizeExpr:
+        """Give the size of one of them in terms of the others."""
+        others: list[SizeExpr] = [] if self.times == 1 else [Number(Fraction(self.times))]
+        others += [Name(factor.name) for factor in self.factors if factor.name != name]
+        product = reduce(lambda left, right: BinOp("*", left, right), others)
+        return product if name == self.whole.name else BinOp("/", Name(self.whole.name), product)
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A dim that has no more places than another: `into` of the `top` of `dim`."""
+
+    into: Dim
+    dim: Dim
+    span: Span
 
 
 class SizeError(Exception):

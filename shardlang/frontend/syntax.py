@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardlang.ir.program import LeafKind
+from shardlang.ir.ops import Relation
+from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import SizeExpr
 from shardlang.source import Span
 
@@ -114,6 +115,17 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left <= right`; `relation` is in its plain spelling."""
+
+    relation: Relation
+    left: Expr
+    right: Expr
+    operator: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Negate:
     """Unary minus."""
 
@@ -128,7 +140,8 @@ class Call:
     `head` is the name with no subscript; `subscript` the comma-separated words (`{XY,J}` is two:
     `XY` and `J`), None where none was written. `bare` is the form without brackets
     (`AllReduce_Y A[I]{U_Y}`). `result` is what stands behind an arrow inside the brackets, as in
-    `Permute(A[I_XY] -> A[I_YX])`.
+    `Permute(A[I_XY] -> A[I_YX])`. `arrow` is the number of words of the subscript before an arrow in it
+    (`Reshape_{N->K,G}`: 1), None where it has none.
     """
 
     head: Word
@@ -137,9 +150,10 @@ class Call:
     span: Span
     bare: bool = False
     result: TensorRef | None = None
+    arrow: int | None = None
 
 
-Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Negate | Call
+Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Comparison | Negate | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +248,32 @@ class LeafDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroDecl:
+    """`zero 1 over X` behind the optimizer: `level` is the number, `axes` the words behind `over`."""
+
+    level: Word
+    axes: tuple[Word, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerDecl:
-    """`optimizer adam`."""
+    """`optimizer adam`, `optimizer adamw, zero 1 over X`."""
 
     name: Word
+    span: Span
+    zero: ZeroDecl | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateDecl:
+    """`accumulate M`, `accumulate M=8`, `accumulate 8`: gradients are added over M microbatches.
+
+    `size` is what a `dims` line would say of the dim that counts them.
+    """
+
+    dim: Word
+    size: DimDecl | None
     span: Span
 
 
@@ -259,9 +295,9 @@ class PrefetchDecl:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`forward:` or `backward:`."""
+    """`forward:`, `backward:` or `update:`."""
 
-    name: Literal["forward", "backward"]
+    name: Pass
     span: Span
 
 
@@ -289,6 +325,29 @@ class Layers:
     length: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BlockDecl:
+    """The head of a named block: `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`.
+
+    `result` is the value that a call stands for, None for that of the last line. The next `length` items
+    of the text are the block's body.
+    """
+
+    name: Word
+    parameters: tuple[Word, ...]
+    result: Word | None
+    span: Span
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncludeDecl:
+    """`include "attention.shd"`."""
+
+    path: Word
+    span: Span
+
+
 Item = (
     Definition
     | MeshDecl
@@ -297,10 +356,13 @@ Item = (
     | DTypeDecl
     | LeafDecl
     | OptimizerDecl
+    | AccumulateDecl
     | SaveDecl
     | PrefetchDecl
     | Section
     | Layers
+    | BlockDecl
+    | IncludeDecl
 )
 
 

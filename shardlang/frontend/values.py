@@ -7,23 +7,25 @@ section) a gradient. Reports mentions that contradict each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.frontend import block_errors, declaration_errors, errors
+from shardlang.frontend import block_errors, declaration_errors, errors, expression_errors, scopes
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
-from shardlang.frontend.syntax import Item, LeafDecl, TensorRef, Word
+from shardlang.frontend.sizes import AtMost, Multiple
+from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import Op, Rename, Ring
-from shardlang.ir.program import Leaf, LeafKind, Statement, Use
-from shardlang.ir.types import Array, Dim, DType, Layout, promote, Tensor
+from shardlang.ir.ops import implied, Op, Rename, Ring
+from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
+from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.source import Span
 
-Section = Literal["forward", "backward"]
+INDEX = "index_"
+"""What the name of a built-in leaf begins with: `index_T`."""
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Entry:
     span: Span
     origin: Literal["leaf", "value", "gradient"]
     latest: Layout | None = None
-    section: Section = "forward"
+    section: Pass = "forward"
     made: tuple[Op, tuple[Tensor, ...]] | None = None
 
 
@@ -67,7 +69,9 @@ class Values:
     brackets: Mapping[int, Brackets | None]
     default: DType
     explicit: bool
-    section: Section = "forward"
+    dims: frozenset[Dim] = frozenset()
+    section: Pass = "forward"
+    microbatches: Dim | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
@@ -90,7 +94,12 @@ class Values:
         self.numbers: dict[str, int] = {}
         self.renames = Renames.of(self.items, self.brackets)
         self.ties: list[Tie] = []
+        self.multiples: list[Multiple] = []
+        self.at_most: list[AtMost] = []
         self.scopes = Scopes.of(self.items)
+        lines = [x for x in self.items if isinstance(x, Definition) and not scopes.relays(x)]
+        targets = [line.target.name for line in lines if line.target is not None]
+        self.defined = {name.text for name in targets if name is not None}.union(self.declared)
         self.scope: Scope | None = None
 
     def _look_at(self, ref: TensorRef) -> None:
@@ -141,12 +150,21 @@ class Values:
 
     def reserved(self, name: str, span: Span) -> bool:
         """Report a gradient's name where it may not stand."""
-        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+        if self.gradient_of(name) is None or (self.explicit and self.section != "forward"):
             return False
         if name not in self.reported:
             self.reported.add(name)
             self.poisoned.add(name)
             self.reporter.report(span, errors.ReservedGradient(name, self.explicit))
+        return True
+
+    def passed(self, word: Word) -> bool:
+        """Report a value that a block has handed on, where a line behind the block reads it."""
+        if self.section != "forward" or word.text not in self.scopes.ended:
+            return False
+        carry, block = self.scopes.ended[word.text]
+        mistake = block_errors.HandedOn(word.text, carry.exit.text, block)
+        self.reporter.report(word.span, mistake, [Label(carry.span, "handed on here")])
         return True
 
     # --- mentions
@@ -156,7 +174,7 @@ class Values:
         if ref.name is None:
             return self._anonymous(ref)
         name = ref.name.text
-        if self.reserved(name, ref.name.span) or name in self.poisoned:
+        if self.reserved(name, ref.name.span) or name in self.poisoned or self.passed(ref.name):
             return None
         brackets = self.brackets[id(ref)]
         if brackets is not None and brackets.wrong:
@@ -247,6 +265,8 @@ class Values:
         if name.text in self.declared:
             item, declared = self.declared[name.text]
             return self.add_leaf(declared, name, item.kind, declared=True)
+        if name.text.startswith(INDEX) and name.text not in self.defined:
+            return self._index(ref, name)
         if self.brackets[id(ref)] is None:
             self.poisoned.add(name.text)
             self.reporter.report(ref.span, errors.BareName(name.text, self.known()))
@@ -255,6 +275,22 @@ class Values:
             "param" if name.text.startswith("W") and not self.has_params else "input"
         )
         return self.add_leaf(ref, name, by_letter, declared=False)
+
+    def _index(self, ref: TensorRef, name: Word) -> Entry | None:
+        """Make the leaf that counts the places along a dim: `index_T`."""
+        dim = Dim(name.text.removeprefix(INDEX))
+        if dim not in self.dims:
+            self.poisoned.add(name.text)
+            known = tuple(dim.name for dim in sorted(self.dims))
+            mistake = expression_errors.UnknownIndex(name.text, dim.name, known)
+            self.reporter.report(ref.span, mistake)
+            return None
+        tensor = Tensor(name.text, (dim,), DTYPES["int32"])
+        layout = Layout.replicated(1)
+        entry = Entry(tensor, layout, ref.span, "leaf", layout)
+        self.entries[name.text] = entry
+        self.leaves[name.text] = Leaf(Array(tensor, layout), "index", ref.span)
+        return entry
 
     def add_leaf(
         self, ref: TensorRef, name: Word, kind: LeafKind, *, declared: bool
@@ -378,12 +414,12 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        implied = promote(tensor.dtype for tensor in tensors)
+        dtype_made = implied(op, [tensor.dtype for tensor in tensors])
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)
             brackets = None if goal is None else goal.brackets
-            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or implied)
+            tensor = Tensor(name, brackets.dims if brackets else tuple(dims), given or dtype_made)
             span = operands[0].span if goal is None else goal.ref.span
             layout = brackets.layout(tensor.dims) if brackets else None
             self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
@@ -397,7 +433,10 @@ class Values:
         if word.text in self.entries:
             tensor = self.entries[word.text].tensor
         else:
-            tensor = self._shape(word.text, brackets, dims, implied)
+            tensor = self._shape(word.text, brackets, dims, dtype_made)
+            if word.text in self.scopes.hidden:  # a block before this line has its own
+                tensor = replace(tensor, name=self.fresh(word.text))
+                self.renames.written[tensor.name] = word.text
         layout = None
         if brackets is not None:
             first = self.entries.get(self.gradient_of(word.text) or word.text)
@@ -405,6 +444,7 @@ class Values:
             layout = self._layout(goal.ref, brackets, tensor, span)
         entry = Entry(tensor, layout, goal.ref.span, "value", layout, self.section, made)
         self.entries.setdefault(word.text, entry)
+        self.entries.setdefault(tensor.name, entry)
         return tensor if brackets is None or layout is not None else None
 
     def _next(self, word: Word, goal: Goal, dims: Sequence[Dim]) -> Tensor | None:
@@ -450,7 +490,7 @@ class Values:
             label = Label(self.declared[name][1].span, "declared here")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
             return True
-        if entry is None and name in self.scopes.hidden:
+        if entry is None and self.explicit and name in self.scopes.hidden:
             label = Label(self.scopes.hidden[name][0], "defined here first")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
             return True

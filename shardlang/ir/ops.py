@@ -6,11 +6,13 @@ computes nothing (but for finishing a reduction). Steps of a plan use both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.types import Axis, Dim, Reduction
+from shardlang.ir.size import Monomial
+from shardlang.ir.types import Axis, Dim, DType, DTYPES, promote, Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,52 @@ class Divide:
     """Elementwise quotient of two operands, with broadcasting: linear in the first alone."""
 
 
+Relation = Literal["==", "!=", "<", "<=", ">", ">="]
+"""How two values may compare."""
+
+
 @dataclass(frozen=True, slots=True)
-class Equal:
-    """1 where two operands are equal, else 0, with broadcasting; it has no gradient."""
+class Compare:
+    """1 where a relation holds, else 0: `index_S <= index_T`, with broadcasting; no gradient.
+
+    With a `bound` (a number, perhaps times sizes) there is one operand, compared with it: `place < |C|`.
+    """
+
+    relation: Relation
+    bound: Monomial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`where(mask, A, 0)`: the second operand where the first is not 0, else `fill`; with broadcasting.
+
+    `fill` None is the lowest finite number of the result's dtype (`-inf`). Linear in A if `fill` is 0.
+    """
+
+    fill: Fraction | None = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Look up: `take_V(W[V, D], tokens[B, T])` is `[B, T, D]`; operands are a table and ids, one a dim.
+
+    It is the sum over `dims` of the table times one-hot ids: `dims` are contracted, the other dims align
+    by name, and an id out of range gives 0. Linear in the table.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Add values up by ids: `put_{E,C}(x, choice, place)` has the new dims E and C; transpose of Take.
+
+    Operands are values and ids, one a new dim. Their dims align by name, and those `contracted` are
+    summed over. A value whose id is out of range is dropped. Linear in the values.
+    """
+
+    dims: tuple[Dim, ...]
+    contracted: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +133,78 @@ class Rename:
     """
 
     dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Turn pairs along `dim` by angles: `rotary_H(x, angle)`, rotary position embedding.
+
+    Operands are x with `dim` (H) and the angles with `half` (R), where |H| = 2|R|; all other dims align by
+    name. Of x, h and h+R are a pair (x1, x2), which becomes (x1 cos - x2 sin, x2 cos + x1 sin), as in the
+    models of Hugging Face. `back` turns the other way, which is the transpose. Linear in x; the angles
+    have no gradient.
+    """
+
+    dim: Dim
+    half: Dim
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Write one dim as several, or several as one: `Reshape_{N->K,G}(q)`, `Reshape_{K,G->N}(o)`.
+
+    One side has one dim, whose size is the product of the other side's: row-major, so that k, g is place
+    k|G| + g of N. Nothing is computed.
+    """
+
+    source: tuple[Dim, ...]
+    into: tuple[Dim, ...]
+
+    @property
+    def whole(self) -> Dim:
+        """The one dim of the one side."""
+        return self.source[0] if len(self.source) == 1 else self.into[0]
+
+    @property
+    def factors(self) -> tuple[Dim, ...]:
+        """The dims of the other side, the outermost first."""
+        return self.into if len(self.source) == 1 else self.source
+
+    @property
+    def splits(self) -> bool:
+        """Whether it writes one dim as several."""
+        return len(self.source) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The places of the |into| largest along `dim`, as int32, in order: `top_{E,J}(gates)`.
+
+    The result has `into` in the place of `dim`; of equal numbers the one with the lower index comes
+    first. It has no gradient: `take_E(gates, choice)` has it.
+    """
+
+    dim: Dim
+    into: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """For each place, how many earlier ones have the same value, as int32: `rank_{S,J}(choice)`.
+
+    Earlier is meant row by row, in the order of `dims`. It has no gradient.
+    """
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step: the new parameter from the parameter and its gradient, elementwise.
+
+    Its state lies as the operands do. Only the update pass of a plan has it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +301,39 @@ LocalMove = Slice | Mask
 Relayout = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Slice | Mask
 """What changes a layout and not the value."""
 
-Compute = Einsum | Linear | Map | Divide | Equal | Reduce | Rename | Ring
+Compute = (
+    Einsum
+    | Linear
+    | Map
+    | Divide
+    | Compare
+    | Select
+    | Take
+    | Put
+    | Reduce
+    | Rename
+    | Rotary
+    | Reshape
+    | Top
+    | Rank
+    | Update
+    | Ring
+)
 """What computes a new value."""
 
+
 Op = Compute | Relayout
+"""What a step does."""
+
+
+def implied(op: Op, dtypes: Sequence[DType]) -> DType:
+    """Give the dtype of a result that declares none: of what is selected, taken or put, else of all."""
+    match op:
+        case Select():
+            return dtypes[1]
+        case Top() | Rank():
+            return DTYPES["int32"]
+        case Take() | Put() | Rotary() | Update():
+            return dtypes[0]
+        case _:
+            return promote(dtypes)

@@ -16,24 +16,33 @@ from shardlang.ir.ops import (
     AllReduce,
     AllToAll,
     Coefficient,
+    Compare,
     Divide,
     Einsum,
-    Equal,
+    implied,
     Linear,
     Map,
     Mask,
     Op,
     Permute,
+    Put,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
     Ring,
+    Rotary,
+    Select,
     Slice,
+    Take,
+    Top,
+    Update,
 )
 from shardlang.ir.plan import Plan, Proof, Step
-from shardlang.ir.program import Block, Leaf, Program
-from shardlang.ir.size import BinOp, Name, Number, SizeExpr
-from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, promote, subscript
+from shardlang.ir.program import Block, Leaf, Program, Zero
+from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
+from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, subscript
 
 
 def number(value: Fraction) -> str:
@@ -52,6 +61,14 @@ def number(value: Fraction) -> str:
     text = str(scaled.numerator).rjust(digits + 1, "0")
     sign = "-" if value < 0 else ""
     return f"{sign}{text[:-digits]}.{text[-digits:]}"
+
+
+def monomial(size: Monomial) -> str:
+    """Print a product of a number and sizes as an expression: `2 * |C| / |E|`."""
+    over = [f"|{name}|" for name, power in size.powers for _ in range(power)]
+    under = [f"|{name}|" for name, power in size.powers for _ in range(-power)]
+    factor = [number(size.coefficient)] if size.coefficient != 1 or not over else []
+    return " / ".join((" * ".join((*factor, *over)), *under))
 
 
 def size_expr(expr: SizeExpr, *, above: int = 0) -> str:
@@ -120,12 +137,34 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"{function}({operands[0]})"
         case Divide():
             return " / ".join(operands)
-        case Equal():
+        case Compare("==", None):
             return f"equal({', '.join(operands)})"
+        case Compare(relation, None):
+            return f" {relation} ".join(operands)
+        case Compare(relation, bound):
+            assert bound is not None
+            return f"{operands[0]} {relation} {monomial(bound)}"
+        case Select(fill):
+            return f"where({', '.join(operands)}, {'-inf' if fill is None else number(fill)})"
+        case Take(dims):
+            return f"take{_braced(d.name for d in dims)}({', '.join(operands)})"
+        case Put(dims):
+            return f"put{_braced(d.name for d in dims)}({', '.join(operands)})"
         case Reduce(kind, dims):
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
+        case Update():
+            return f"Update({', '.join(operands)})"
         case Rename(dims):
             return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
+        case Rotary(dim, _, back):
+            return f"{'un' if back else ''}rotary{_braced((dim.name,))}({', '.join(operands)})"
+        case Reshape(source, into):
+            before, after = (",".join(dim.name for dim in dims) for dims in (source, into))
+            return f"Reshape_{{{before}->{after}}}({operands[0]})"
+        case Top(dim, into):
+            return f"top{_braced((dim.name, into.name))}({operands[0]})"
+        case Rank(dims):
+            return f"rank{_braced(d.name for d in dims)}({operands[0]})"
         case AllGather(axes):
             return f"AllGather{subscript(axes)}({operands[0]})"
         case ReduceScatter(axes, dim):
@@ -148,10 +187,9 @@ def expression(op: Op, operands: list[str]) -> str:
             return expression(product, [*operands[:place], round_, *operands[place + 1 :]])
 
 
-def definition(array: Array, operands: Iterable[Array]) -> str:
+def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
     """Print what stands left of `=`, with its dtype where the operands don't imply it."""
-    implied = promote(operand.tensor.dtype for operand in operands)
-    if implied == array.tensor.dtype:
+    if implied(op, [operand.tensor.dtype for operand in operands]) == array.tensor.dtype:
         return str(array)
     name = array.tensor.name
     return f"{name}: {array.tensor.dtype}{str(array)[len(name) :]}"
@@ -163,7 +201,7 @@ def statement(step: Step) -> str:
     if isinstance(step.op, Ring) and step.op.keep:
         operands[step.op.operand] += f" -> {step.moving.output}"
     right = expression(step.op, operands)
-    return f"{definition(step.output, step.inputs)} = {right}"
+    return f"{definition(step.op, step.output, step.inputs)} = {right}"
 
 
 def axis_declaration(info: AxisInfo) -> str:
@@ -198,14 +236,22 @@ def declarations(program: Program) -> list[str]:
     if program.dtype != DTYPES["bf16"]:
         lines.append(f"dtype {program.dtype}")
     if _leaves_needed(program):
-        lines.extend(_leaf(leaf, program) for leaf in program.leaves)
+        lines.extend(_leaf(leaf, program) for leaf in program.given)
     if program.optimizer is not None:
-        lines.append(f"optimizer {program.optimizer}")
+        behind = "" if program.zero is None else f", {zero(program.zero)}"
+        lines.append(f"optimizer {program.optimizer}{behind}")
+    if program.microbatches is not None:
+        lines.append(f"accumulate {program.microbatches}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
     if program.prefetch:
         lines.append("prefetch " + ", ".join(sorted(program.prefetch)))
     return lines
+
+
+def zero(declared: Zero) -> str:
+    """Print over which axes the optimizer's state is split: `zero 1 over X, Y`."""
+    return f"zero {declared.level} over {', '.join(axis.name for axis in declared.axes)}"
 
 
 def _leaves_needed(program: Program) -> bool:
@@ -215,7 +261,7 @@ def _leaves_needed(program: Program) -> bool:
         or leaf.array.tensor.dtype != program.dtype
         or (leaf.kind == "param") != leaf.array.name.startswith("W")
         or (leaf.loop is not None and leaf.kind != "param")
-        for leaf in program.leaves
+        for leaf in program.given
     )
 
 
@@ -281,6 +327,8 @@ def print_plan(plan: Plan) -> str:
     sections = [("forward", plan.forward)]
     if plan.backward:
         sections.append(("backward", plan.backward))
+    if plan.update:
+        sections.append(("update", plan.update))
     for title, steps in sections:
         lines.append(f"{title}:")
         for block, run in groupby(steps, key=lambda step: step.loop):

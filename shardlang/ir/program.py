@@ -8,11 +8,28 @@ from typing import Literal
 
 from shardlang.ir.ops import Op
 from shardlang.ir.size import Monomial, SizeExpr
-from shardlang.ir.types import Array, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
+from shardlang.ir.types import (
+    Array,
+    Axis,
+    AxisInfo,
+    Dim,
+    DType,
+    DTYPES,
+    Layout,
+    Mesh,
+    Sizes,
+    Tensor,
+)
 from shardlang.source import Source, Span
 
-LeafKind = Literal["input", "param", "cache"]
-"""What a leaf is to the costs: given anew in each step, a weight, or state of serving."""
+LeafKind = Literal["input", "param", "cache", "index"]
+"""What a leaf is to the costs: given anew in each step, a weight, or state of serving.
+
+An `index` is given by nobody: `index_T` has the numbers 0 to |T| - 1, on every device, and takes no memory.
+"""
+
+Pass = Literal["forward", "backward", "update"]
+"""The parts of a step: of a training step with a declaration that asks for it, `update` is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,7 @@ class Leaf:
     @property
     def differentiable(self) -> bool:
         """Whether it has a gradient: integers and caches have none."""
-        return self.kind != "cache" and self.array.tensor.dtype.kind == "float"
+        return self.kind not in ("cache", "index") and self.array.tensor.dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +128,7 @@ class Statement:
     hint: Layout | None = None
     keep_unreduced: bool = False
     constant: bool = False
-    section: Literal["forward", "backward"] = "forward"
+    section: Pass = "forward"
     block: Block | None = None
 
 
@@ -133,6 +150,17 @@ class Save:
         return (*(("all",) if self.everything and self.names else ()), *sorted(self.names))
 
 
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """`zero 1 over X`: the optimizer's state of each parameter is split over some more axes.
+
+    At level 2 what is kept of the gradients is split as well. (Level 3 is where the parameters live.)
+    """
+
+    level: Literal[1, 2]
+    axes: tuple[Axis, ...]
+
+
 @dataclass(frozen=True)
 class Program:
     """A whole resolved program.
@@ -142,6 +170,7 @@ class Program:
     `prefetch` names parameters of which each layer has its own and whose copies are gathered while the layer
     before runs.
     `slice` is the shape of the hardware's slice (`hardware tpu_v5p 16x16x16`), empty where none is given.
+    `microbatches` counts those over which a step's gradients are added, None where there is one batch.
     """
 
     source: Source
@@ -155,8 +184,15 @@ class Program:
     slice: tuple[int, ...] = ()
     dtype: DType = DTYPES["bf16"]
     optimizer: str | None = None
+    zero: Zero | None = None
+    microbatches: Dim | None = None
     save: Save = field(default_factory=Save)
     prefetch: frozenset[str] = frozenset()
+
+    @property
+    def has_update(self) -> bool:
+        """Whether it is explicit and says how parameters are updated."""
+        return self.explicit and any(s.section == "update" for s in self.statements)
 
     @property
     def kept(self) -> frozenset[str]:
@@ -177,6 +213,11 @@ class Program:
             if names == self.save.names
             else replace(self, save=replace(self.save, names=names))
         )
+
+    @property
+    def given(self) -> tuple[Leaf, ...]:
+        """The leaves that somebody has to give: all but the indices."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "index")
 
     @property
     def blocks(self) -> tuple[Block, ...]:

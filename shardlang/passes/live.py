@@ -105,7 +105,7 @@ def mark_critical(
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
     inputs = [g.gradient for g in gradients if g.leaf.tensor not in weights]
     awaited = alive(forward, backward, outputs, inputs)
-    alone = {leaf.array for leaf in program.leaves if leaf.kind == "param"}
+    alone = {leaf.array for leaf in program.leaves if leaf.kind in ("param", "index")}
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):
         alone.difference_update(first for first, _ in _carried(step.loop))

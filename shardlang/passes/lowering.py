@@ -16,12 +16,13 @@ from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Axis, Layout, Tensor
+from shardlang.ir.types import Array, Axis, Layout, subscript, Tensor
 from shardlang.passes.reshard import Move, nominal, route
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
 from shardlang.rules.price import book_bytes
 from shardlang.rules.situation import Because, decide, Decision
+from shardlang.rules.whole import assumed
 from shardlang.source import Span
 
 
@@ -79,6 +80,7 @@ class Lowering:
     reserved: set[str] = field(default_factory=set[str])
     views: dict[str, View] = field(default_factory=dict[str, "View"])
     scope: Scope | None = None
+    warnings: list[str] = field(default_factory=list[str])
 
     def add(self, step: Step) -> Array:
         """Append a step; what it makes is at hand from then on.
@@ -234,6 +236,13 @@ class Lowering:
             ready.append(made[-1])
         output = Array(result, decision.result)
         made = self.add(Step(op, tuple(ready), output, _main_rule(decision), "", span=span))
+        taken = assumed(op, ready[0], self.sizes)
+        if taken is not None:
+            axes, factor = taken
+            self.warnings.append(
+                f"{expression_of(op, tuple(ready), output)}: {subscript(axes)[1:]} is taken to divide "
+                f"{factor}, whose size is not known"
+            )
         for choice in decision.choices:
             self.alternatives.append(
                 Alternative(expression_of(op, arrays, output), choice.instead, choice.cheaper_when)
@@ -267,7 +276,7 @@ class Lowering:
         self, op: Compute, arrays: tuple[Array, ...], result: Tensor, span: Span | None
     ) -> Array | Illegal:
         """Append an operation that may not communicate, or say why it can't be done so."""
-        layout = local(op, arrays, result)
+        layout = local(op, arrays, result, sizes=self.sizes)
         if isinstance(layout, Illegal):
             return layout
         return self.add(Step(op, arrays, Array(result, layout), "local", "", span=span))

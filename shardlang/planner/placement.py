@@ -66,7 +66,7 @@ def arrays_of(program: Program, book: Plan) -> tuple[Array, ...]:
     """List leaves and outputs as they lie in a program and its plan, without axes of size 1."""
     used = {array.name for _, step in book.steps() for array in step.inputs}
     ones = frozenset(info.axis for info in program.mesh.axes if info.size == 1)
-    leaves = [leaf.array for leaf in program.leaves if leaf.array.name in used]
+    leaves = [leaf.array for leaf in program.given if leaf.array.name in used]
     every = (*leaves, *(output for output in book.outputs if output not in leaves))
     return tuple(array.with_layout(without(array.layout, ones)) for array in every)
 
@@ -121,7 +121,7 @@ def _free(program: Program, book: Plan, *, forward_only: bool) -> Free:
         for leaf in reversed(program.leaves)
         if leaf.kind == "input"
     }
-    groups: dict[str, list[str]] = {leaf.array.name: [leaf.array.name] for leaf in program.leaves}
+    groups: dict[str, list[str]] = {leaf.array.name: [leaf.array.name] for leaf in program.given}
     for output in book.outputs:
         like = inputs.get(output.tensor.dims, output.name)
         group = groups.setdefault(like, [])

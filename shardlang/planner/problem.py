@@ -38,9 +38,9 @@ from shardlang.cost.flops import counts, flops
 from shardlang.ir.ops import (
     Coefficient,
     Collective,
+    Compare,
     Compute,
     Einsum,
-    Equal,
     Linear,
     Op,
     Relayout,
@@ -295,7 +295,7 @@ class Problem:
         key = (op, tuple((id(space), dims) for space, dims in ends))
         if key not in self.known_ways:
             self.on_time()
-            self.known_ways[key] = list(ways(op, ends[:-1], ends[-1]))
+            self.known_ways[key] = list(ways(op, ends[:-1], ends[-1], self.sizes))
         return self.known_ways[key]
 
     def add(self, made: Operation, total: Tensor | None = None, only: Step | None = None) -> None:
@@ -663,14 +663,14 @@ def _backward(
     }
     for line in lines:
         if again is not None:
-            if isinstance(line.op, Equal):
+            if isinstance(line.op, Compare):
                 raise UnplannableError("a maximum is compared, and not all values are saved")
             for operand in line.operands:
                 again.need(operand)
         if line.result.name not in sums:
             made = Operation(line.op, line.operands, line.result, "backward", line.span)
             problem.add(made, into.get(line.result.name))
-            if isinstance(line.op, Equal):
+            if isinstance(line.op, Compare):
                 problem.values[problem.at(line.operands[0], "backward")].once = True
             continue
         for operand in line.operands:

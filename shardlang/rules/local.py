@@ -6,21 +6,35 @@ its result's layout.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shardlang.ir.ops import (
+    AllGather,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Op,
+    Put,
     Reduce,
     Relayout,
     Rename,
+    Reshape,
     Ring,
+    Rotary,
+    Select,
+    Take,
+    Update,
 )
+from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
 from shardlang.rules.collectives import Illegal, relayout
+from shardlang.rules.whole import by_factors, given_as, needed_whole, seen_as, verb
+
+NO_SIZES: Mapping[str, int] = {}
+"""No size is known."""
 
 
 def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
@@ -28,19 +42,12 @@ def dims_of(arrays: tuple[Array, ...]) -> tuple[Dim, ...]:
     return tuple(dict.fromkeys(dim for array in arrays for dim in array.tensor.dims))
 
 
-def seen_as(op: Compute, array: Array) -> Array:
-    """Give an operand under the dim names that the operation's result has."""
-    if not isinstance(op, Rename):
-        return array
-    return Array(Tensor(array.name, op.dims, array.tensor.dtype), array.layout)
-
-
 def summed(op: Compute) -> tuple[Dim, ...]:
     """Give the dims that an operation combines along."""
     match op:
-        case Einsum(contracted):
+        case Einsum(contracted) | Put(_, contracted):
             return contracted
-        case Reduce(_, dims):
+        case Reduce(_, dims) | Take(dims):
             return dims
         case _:
             return ()
@@ -81,11 +88,24 @@ def partial_rule(op: Compute, arrays: tuple[Array, ...], axis: Axis) -> Illegal 
                 "every device"
             )
         return "sum"
-    if isinstance(op, Rename):
+    if isinstance(op, Rename | Reshape):
+        return "sum"
+    if isinstance(op, Rotary):
+        if axis in arrays[1].layout.unreduced:
+            return Illegal(f"{arrays[1]} is a partial sum over {axis}: turn by whole angles")
         return "sum"
     if isinstance(op, Divide):
         if axis in arrays[1].layout.unreduced:
             return Illegal(f"{arrays[1]} is a partial sum over {axis}: divide by the whole sum")
+        return "sum"
+    if isinstance(op, Take | Put):
+        if partial != [arrays[0]]:
+            ids = next(a for a in partial if a != arrays[0])
+            return Illegal(f"{ids} is a partial sum over {axis}: ids have to be whole")
+        return "sum"
+    if isinstance(op, Select) and op.fill == 0:
+        if axis in arrays[0].layout.unreduced:
+            return Illegal(f"{arrays[0]} is a partial sum over {axis}: a mask has to be whole")
         return "sum"
     return Illegal(
         f"{partial[0]} is a partial sum over {axis}, and {_name(op)} of a sum is not the sum of "
@@ -115,23 +135,41 @@ def _name(op: Compute) -> str:
             return function
         case Reduce(kind, _):
             return kind
-        case Equal():
-            return "equal"
+        case Compare(relation):
+            return "equal" if relation == "==" else relation
+        case Select():
+            return "where with another value than 0"
+        case Update():
+            return "an update"
         case _:
-            return type(op).__name__
+            return verb(op)
 
 
 def local(
-    op: Compute, arrays: tuple[Array, ...], result: Tensor, declared: Layout | None = None
+    op: Compute,
+    arrays: tuple[Array, ...],
+    result: Tensor,
+    declared: Layout | None = None,
+    sizes: Mapping[str, int] = NO_SIZES,
 ) -> Layout | Illegal:
     """Give the layout of a result computed with no communication, or say why that can't be.
 
     `declared` settles what the operands leave open: how a broadcast dim, which no operand has, is
-    split.
+    split. `sizes` are those known, which say how a reshaped dim may be split.
     """
     if isinstance(op, Ring):
         return _ring(op, arrays, result)
-    arrays = tuple(seen_as(op, array) for array in arrays)
+    seen: list[Array] = []
+    for given in arrays:
+        array, strays = seen_as(op, given, sizes)
+        if strays:
+            stray = strays[0]
+            gather = expression(AllGather(stray.axes, stray.dim), [str(given)])
+            return Illegal(
+                f"{subscript(stray.axes)[1:]} splits {stray.dim} of {given}, {stray.why}", gather
+            )
+        seen.append(array)
+    arrays = tuple(seen)
     sharding: dict[Dim, tuple[Axis, ...]] = {}
     owner: dict[Dim, Array] = {}
     for array in arrays:
@@ -175,13 +213,14 @@ def local(
             return Illegal("partial sums and partial maxima can't stand in one array")
         unreduced.update(made)
         reduction = combines
+    whole, open_ = needed_whole(op), declared or Layout.replicated(len(result.dims))
     out: list[tuple[Axis, ...]] = []
-    for index, dim in enumerate(result.dims):
+    for dim in by_factors(op, result).dims:
         if dim in sharding and dim not in gone:
             out.append(sharding[dim])
         else:
-            out.append(declared.sharding[index] if declared is not None else ())
-    layout = Layout(tuple(out), frozenset(unreduced), reduction)
+            out.append(() if dim in whole else open_.sharding[result.dims.index(dim)])
+    layout = given_as(op, result, Layout(tuple(out), frozenset(unreduced), reduction))
     twice = layout.duplicates()
     if twice:
         return Illegal(f"{twice[0]} would stand twice in {Array(result, layout)}")

@@ -11,13 +11,34 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Reduce, Rename
+from shardlang.ir.ops import (
+    Compute,
+    Divide,
+    Einsum,
+    Linear,
+    Put,
+    Reduce,
+    Rename,
+    Reshape,
+    Rotary,
+    Select,
+    Take,
+)
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, Layout, prefix, Tensor
 from shardlang.rules.collectives import Illegal
-from shardlang.rules.local import local, partial_rule, seen_as, summed
+from shardlang.rules.local import local, partial_rule, summed
 from shardlang.rules.price import Posynomial
 from shardlang.rules.table import Action, lookup, Partial, Rule, Split, Wish
+from shardlang.rules.whole import (
+    by_factors,
+    given_as,
+    needed_whole,
+    seen_as,
+    Stray,
+    used_up,
+    wish_by_factors,
+)
 
 Axes = tuple[Axis, ...]
 
@@ -91,6 +112,10 @@ class _Situation:
     wish: Layout | None
     sizes: Mapping[str, int]
     arrays: tuple[Array, ...] = ()
+    made: Tensor = field(init=False)
+    strays: dict[Axis, list[tuple[int, Stray]]] = field(
+        default_factory=dict[Axis, "list[tuple[int, Stray]]"]
+    )
     gone: tuple[Dim, ...] = ()
     lists: dict[Dim, Axes] = field(default_factory=dict[Dim, Axes])
     home: dict[Axis, Dim] = field(default_factory=dict[Axis, Dim])
@@ -109,8 +134,19 @@ class _Situation:
     # --- where things stand -------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Settle, dim by dim, which axes the operands can split it over alike."""
-        self.arrays = tuple(seen_as(self.op, array) for array in self.given)
+        """Settle, dim by dim, which axes the operands can split it over alike.
+
+        A reshaped dim is looked at as its factors, in the operand and in the result.
+        """
+        for index, given in enumerate(self.given):
+            array, strays = seen_as(self.op, given, self.sizes)
+            self.arrays = (*self.arrays, array)
+            for stray in strays:
+                for axis in stray.axes:
+                    self.strays.setdefault(axis, []).append((index, stray))
+        self.made = self.tensor
+        self.wish = wish_by_factors(self.op, self.tensor, self.wish, self.sizes)
+        self.tensor = by_factors(self.op, self.tensor)
         self.gone = summed(self.op)
         lists: dict[Dim, list[Axes]] = {}
         for array in self.arrays:
@@ -184,6 +220,8 @@ class _Situation:
 
     def split(self, axis: Axis) -> tuple[Split, list[Dim], list[tuple[int, Dim]]]:
         """Say where an axis splits the operands: the kept dims, and the operands with others."""
+        if axis in self.strays:
+            return Split.STRAY, [], [(index, stray.dim) for index, stray in self.strays[axis]]
         kept = [d for d, axes in self.lists.items() if d not in self.gone and axis in axes]
         aligned = [d for d, axes in self.lists.items() if d in self.gone and axis in axes]
         lone = [
@@ -230,6 +268,10 @@ class _Situation:
         match rule.action:
             case Action.NOTHING:
                 self.whole.add(axis)
+            case Action.GATHER_STRAY:
+                for index, stray in self.strays.pop(axis):
+                    self.explain(rule, axis, [index], (index, stray.dim), stray.why)
+                self.settle(axis)
             case Action.GATHER:
                 self.whole.add(axis)
                 self.gather_lonely(rule, axis, others)
@@ -281,18 +323,18 @@ class _Situation:
         axis: Axis,
         at: Iterable[int | None],
         where: tuple[int, Dim | None] | None = None,
-        other: Dim | None = None,
+        other: Dim | str = "",
     ) -> None:
         """Remember why an axis is treated as it is, for some operands or the result (None).
 
-        `where` is the operand and dim that the reason names, `other` another dim.
+        `where` is the operand and dim that the reason names, `other` another dim, or words.
         """
         tensor, dim = "", ""
         if where is not None:
             index, found = where
             tensor, dim = self.arrays[index].name, "" if found is None else found.name
-        also = ""
-        if other is not None:
+        also = other
+        if isinstance(other, Dim):
             also = f"{other} of {self.arrays[self.owner(axis, other)].name}"
         reason = rule.reason.format(axis=axis, tensor=tensor, dim=dim, other=also)
         for index in at:
@@ -378,8 +420,19 @@ class _Situation:
         match self.op:
             case Linear(_, constant) if not constant:
                 self.masked.update((index, axis) for index in range(len(self.arrays)))
-            case Einsum() | Divide() | Rename() | Reduce(kind="sum" | "mean"):
+            case (
+                Einsum()
+                | Divide()
+                | Rename()
+                | Rotary()
+                | Reshape()
+                | Take()
+                | Put()
+                | Reduce(kind="sum" | "mean")
+            ):
                 self.masked.add((0, axis))
+            case Select(fill) if fill == 0:
+                self.masked.add((1, axis))
             case _:
                 pass
 
@@ -432,9 +485,9 @@ class _Situation:
             dim: tuple(a for a in axes if self.home.get(a) == dim)
             for dim, axes in self.lists.items()
         }
-        for dim in self.tensor.dims:
+        for dim in self.in_order():
             base, wanted = work.get(dim, ()), self.wished(dim)
-            if wanted[: len(base)] != base:
+            if wanted[: len(base)] != base or not self.may_split(dim, work):
                 continue
             for axis in wanted[len(base) :]:
                 longer = (*base, axis)
@@ -443,6 +496,20 @@ class _Situation:
                 base = longer
             work[dim] = base
         return work
+
+    def in_order(self) -> list[Dim]:
+        """Give the result's dims, the factors of a reshaped one from the outside in."""
+        factors = self.op.factors if isinstance(self.op, Reshape) else ()
+        return [*factors, *(dim for dim in self.tensor.dims if dim not in factors)]
+
+    def may_split(self, dim: Dim, work: Mapping[Dim, Axes]) -> bool:
+        """Say whether the operation can be done with a dim of the result split by one more axis."""
+        if dim in needed_whole(self.op):
+            return False
+        if not isinstance(self.op, Reshape) or dim not in self.op.factors:
+            return True
+        before = self.op.factors[: self.op.factors.index(dim)]
+        return all(used_up(factor, work[factor], self.sizes) for factor in before)
 
     def decision(self) -> Decision:
         """Put the axes' rows together."""
@@ -462,15 +529,18 @@ class _Situation:
                     final.unreduced,
                     final.reduction,
                 )
-                stages.append((first, final))
+                wanted = (first, final)
             else:
-                stages.append((final,))
+                wanted = (final,)
+            given = self.given[index].tensor
+            stages.append(tuple(given_as(self.op, given, layout) for layout in wanted))
         arrays = tuple(
             array.with_layout(layouts[-1])
             for array, layouts in zip(self.given, stages, strict=True)
         )
         declared = Layout(tuple(work.get(dim, ()) for dim in self.tensor.dims))
-        result = local(self.op, arrays, self.tensor, declared)
+        declared = given_as(self.op, self.made, declared)
+        result = local(self.op, arrays, self.made, declared, self.sizes)
         assert not isinstance(result, Illegal), f"the rules left {arrays}: {result.why}"
         return Decision(tuple(stages), result, self.because, tuple(self.points))
 

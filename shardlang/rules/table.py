@@ -22,6 +22,7 @@ class Split(Enum):
     LONELY = "it splits a contracted dim of one operand, and not alike in the others"
     MIXED = "it splits a contracted dim of one operand and a kept dim of another"
     CLASH = "it splits different kept dims of the operands"
+    STRAY = "it splits a dim that is needed whole, or a reshaped one where it can't stay"
 
 
 class Partial(Enum):
@@ -53,6 +54,7 @@ class Action(Enum):
     )
     SUM = "multiply the shards; the result is a partial sum"
     GATHER = "gather the operand over the axis"
+    GATHER_STRAY = "gather the operand over the axis, then look again"
     GATHER_CONTRACTED = "gather the operand that has it on the contracted dim"
     GATHER_ONE = "gather one operand: not the one that the result is split as"
     SLICE = "keep the own shard of the operands: free"
@@ -150,6 +152,13 @@ RULES: tuple[Rule, ...] = (
         reason="{axis} splits {dim} of {tensor} and {other}: the result can have it once",
     ),
     _rule(
+        "needed-whole", "section 3, case 2, for what works along a dim", Action.GATHER_STRAY,
+        split=[Split.STRAY], partial=[Partial.NONE, Partial.PASSES, Partial.MASKS],
+        example=("rotary_H(q[B, H_X], angle[R]) -> k[B, H]",
+                 ("q[B, H] = AllGather_X(q[B, H_X])", "k[B, H] = rotary_H(q[B, H], angle[R])")),
+        reason="{axis} splits {dim} of {tensor}, {other}",
+    ),
+    _rule(
         "kept-elsewhere", "section 3, question 4", Action.KEEP_OR_GATHER,
         split=[Split.KEPT], wish=[Wish.OTHER, Wish.NOWHERE, Wish.PARTIAL],
         example=("A[I_X, J] · B[J, K] -> C[I, K]",
@@ -201,7 +210,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "partial-reduce-split", "section 3, what is not linear", Action.REDUCE,
-        split=[s for s in Split if s is not Split.NOWHERE],
+        split=[s for s in Split if s not in (Split.NOWHERE, Split.STRAY)],
         partial=[Partial.PASSES, Partial.MASKS],
         example=("A[I, J]{U_X} · B[J, K_X] -> C[I, K_X]",
                  ("A[I, J] = AllReduce_X(A[I, J]{U_X})",

@@ -9,7 +9,7 @@ gather's is scattered, a slice's gathered.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,19 +19,26 @@ from shardlang.ir.ops import (
     AllReduce,
     AllToAll,
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
     Mask,
     Op,
     Permute,
+    Put,
+    Rank,
     Reduce,
     ReduceScatter,
     Rename,
+    Reshape,
+    Rotary,
+    Select,
     Slice,
+    Take,
+    Top,
 )
 from shardlang.ir.types import Dim, Tensor
 
@@ -129,14 +136,51 @@ def _reduce(op: Reduce, site: Site) -> Contribution:
             factor = Coefficient(Fraction(1), op.dims)
             return Term(Linear((factor,)), (site.cotangent,), site.operand.dims)
         case "max" | "min":
-            hit = Term(Equal(), (site.operand, site.result), site.operand.dims)
+            hit = Term(Compare("=="), (site.operand, site.result), site.operand.dims)
             count = Term(Reduce("sum", op.dims), (hit,), site.result.dims)
             share = Term(Divide(), (site.cotangent, count), site.result.dims)
             return _times(site, hit, share)
 
 
+def _select(_: Select, site: Site) -> Contribution:
+    if site.index == 0:
+        return None
+    kept = Term(Select(), (site.operands[0], site.cotangent), site.cotangent.dims)
+    return _scaled(site, Coefficient(), _summed(site, kept))
+
+
+def _take(op: Take, site: Site) -> Contribution:
+    if site.index:
+        return None
+    ids = site.operands[1:]
+    gone = site.lacking(site.cotangent, *ids)
+    return Term(Put(op.dims, gone), (site.cotangent, *ids), site.operand.dims)
+
+
+def _put(op: Put, site: Site) -> Contribution:
+    if site.index:
+        return None
+    ids = site.operands[1:]
+    dims = dict.fromkeys(dim for tensor in (site.cotangent, *ids) for dim in tensor.dims)
+    read = tuple(dim for dim in dims if dim not in op.dims)
+    taken = Term(Take(op.dims), (site.cotangent, *ids), read)
+    return _scaled(site, Coefficient(), _summed(site, taken))
+
+
 def _rename(_: Rename, site: Site) -> Contribution:
     return Term(Rename(site.operand.dims), (site.cotangent,), site.operand.dims)
+
+
+def _rotary(op: Rotary, site: Site) -> Contribution:
+    if site.index:
+        return None
+    back = replace(op, back=not op.back)
+    turned = Term(back, (site.cotangent, site.operands[1]), site.cotangent.dims)
+    return _summed(site, turned)
+
+
+def _reshape(op: Reshape, site: Site) -> Contribution:
+    return Term(Reshape(op.into, op.source), (site.cotangent,), site.operand.dims)
 
 
 def _nothing(_: Op, __: Site) -> Contribution:
@@ -153,8 +197,15 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Map: _map,
     Divide: _divide,
     Reduce: _reduce,
-    Equal: _nothing,
+    Compare: _nothing,
+    Select: _select,
+    Take: _take,
+    Put: _put,
     Rename: _rename,
+    Rotary: _rotary,
+    Reshape: _reshape,
+    Top: _nothing,
+    Rank: _nothing,
     AllGather: _same,
     ReduceScatter: _same,
     AllReduce: _same,

@@ -6,23 +6,33 @@ Reads `plan.program.statements` alone. Changes of layout mean nothing here. Need
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shardlang.backends.jax.compute import jax_dtype
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
+    Put,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
     Ring,
+    Rotary,
+    Select,
+    Take,
+    Top,
+    Update,
 )
 from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Dim, Tensor
@@ -32,6 +42,16 @@ Value = Any
 """A JAX array."""
 
 INTEGERS: Mapping[str, str] = {"bool": "bool", "int4": "int8", "uint4": "uint8"}
+
+
+RELATIONS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _softplus(x: Value) -> Value:
@@ -84,6 +104,9 @@ def evaluate(
     """
     values = dict(inputs)
     for leaf in program.leaves:
+        if leaf.kind == "index":
+            (along,) = leaf.array.tensor.dims
+            values[leaf.array.name] = jnp.arange(sizes[along])
         if leaf.kind == "cache":
             values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
@@ -190,17 +213,91 @@ def _compute(
         case Divide():
             left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
             return left / right
-        case Equal():
-            left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
-            return jnp.where(left == right, 1.0, 0.0)
+        case Compare(relation, bound):
+            sides = [_spread(v, d, result.dims, sizes) for v, d in operands]
+            if bound is not None:
+                known = {dim.name: size for dim, size in sizes.items()}
+                number = bound.evaluate(known).number
+                assert number is not None
+                sides.append(jnp.asarray(float(number)))
+            left, right = sides
+            return jnp.where(RELATIONS[relation](left, right), 1.0, 0.0)
+        case Select(fill):
+            mask, value = (_spread(v, d, result.dims, sizes) for v, d in operands)
+            return jnp.where(mask == 0, _lowest(result) if fill is None else float(fill), value)
+        case Take(gone):
+            table, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, gone, strict=True)]
+            return _einsum((table, *hot), result, sizes)
+        case Put(new):
+            values, *ids = operands
+            hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, new, strict=True)]
+            return _einsum((values, *hot), result, sizes)
+        case Update():
+            raise TypeError("an update is no part of what a program means")
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
+        case Rotary():
+            return _rotary(op, operands, result, sizes)
+        case Reshape(source, into):
+            value, dims = _behind(operands[0], source)
+            named = (*dims[: -len(source)], *into)
+            return _spread(value.reshape([sizes[d] for d in named]), named, result.dims, sizes)
+        case Top(dim, into):
+            value, dims = _behind(operands[0], (dim,))
+            order = jnp.argsort(-value, axis=-1, stable=True)[..., : sizes[into]]
+            return _spread(order, (*dims[:-1], into), result.dims, sizes)
+        case Rank(over):
+            value, dims = _behind(operands[0], over)
+            return _spread(_rank(value, len(over)), dims, result.dims, sizes)
         case Reduce(kind, over):
             value, dims = operands[0]
             axes = tuple(dims.index(dim) for dim in over)
             rest = tuple(dim for dim in dims if dim not in over)
             reduce = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max, "min": jnp.min}[kind]
             return _spread(reduce(value, axis=axes), rest, result.dims, sizes)
+
+
+def _behind(operand: Operand, dims: tuple[Dim, ...]) -> Operand:
+    """Bring dims, in their order, behind the others."""
+    value, own = operand
+    named = (*(dim for dim in own if dim not in dims), *dims)
+    return jnp.transpose(value, [own.index(dim) for dim in named]), named
+
+
+def _rank(value: Value, many: int) -> Value:
+    """Count the earlier equal numbers along the last dims, by comparing each pair."""
+    flat = value.reshape([*value.shape[: value.ndim - many], -1])
+    same = flat[..., :, None] == flat[..., None, :]
+    return jnp.sum(jnp.tril(same, -1), axis=-1).reshape(value.shape)
+
+
+def _rotary(
+    op: Rotary, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
+) -> Value:
+    """Multiply pairs, as complex numbers, by the unit numbers of the angles."""
+    (value, dims), (angle, others) = operands
+    out = tuple(op.half if dim == op.dim else dim for dim in result.dims)
+    halves = jnp.split(value, 2, axis=dims.index(op.dim))
+    own = tuple(op.half if dim == op.dim else dim for dim in dims)
+    real, imaginary = (_spread(half, own, out, sizes) for half in halves)
+    by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(jnp.float64))
+    turned = (real + 1j * imaginary) * jnp.exp((-1j if op.back else 1j) * by)
+    return jnp.concatenate([turned.real, turned.imag], axis=result.dims.index(op.dim))
+
+
+def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
+    """Give 1 where an id is a place along a dim; the runs of this reference are small."""
+    value, dims = ids
+    hot = value[..., None] == jnp.arange(sizes[dim])
+    return hot.astype(jnp.float64), (*dims, dim)
+
+
+def _lowest(tensor: Tensor) -> float:
+    """Give the lowest finite number of a tensor's own dtype."""
+    if tensor.dtype.kind == "float":
+        return float(jnp.finfo(jax_dtype(tensor.dtype)).min)
+    return float(jnp.iinfo(jax_dtype(tensor.dtype)).min)
 
 
 def _einsum(operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]) -> Value:

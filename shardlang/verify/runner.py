@@ -23,7 +23,15 @@ from shardlang.backends.jax.functions import jumps
 from shardlang.backends.jax.layout import stacked_axes
 from shardlang.backends.jax.sizes import Numbers
 from shardlang.diagnostics import ShardlangError
-from shardlang.ir.ops import AllReduce, ReduceScatter
+from shardlang.ir.ops import (
+    AllReduce,
+    Coefficient,
+    Linear,
+    Put,
+    ReduceScatter,
+    Rename,
+    Take,
+)
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Block, Program
@@ -42,6 +50,14 @@ TOLERANCES: Mapping[str, float] = {
 
 ATTEMPTS = 3
 """How many sets of random data may disagree: sums that cancel can make rounding look large."""
+
+LONG_SUM = 32
+"""Up to so many terms a sum of values near 1 is near enough to 1."""
+
+OUTSIDE = 0.1
+"""How many of the ids are out of range, about."""
+
+COPY = Linear((Coefficient(),))
 
 FLOOR = 1e-2
 """Values are held against at least this magnitude: data are near 1."""
@@ -96,6 +112,22 @@ def loops(plan: Plan) -> dict[str, Dim]:
     outputs = [output.tensor for output in plan.outputs]
     for block in plan.program.blocks:
         found.update((x.name, block.dim) for x in left_inside(plan.program, outputs, block))
+    return found
+
+
+def counts(program: Program, sizes: Mapping[Dim, int]) -> dict[str, int]:
+    """Give the leaves that are ids, each with the number of places that all its uses have."""
+    leaves = {x.array.name: x.array.name for x in program.leaves}
+    found: dict[str, int] = {}
+    for item in program.statements:
+        names = [use.tensor.name for use in item.operands]
+        if isinstance(item.op, Take | Put):
+            for name, dim in zip(names[1:], item.op.dims, strict=True):
+                if name in leaves:
+                    ids = leaves[name]
+                    found[ids] = min(found.get(ids, sizes[dim]), sizes[dim])
+        elif names[0] in leaves and (isinstance(item.op, Rename) or item.op == COPY):
+            leaves[item.result.name] = leaves[names[0]]
     return found
 
 
@@ -184,8 +216,9 @@ class _Run:
         self._plan = without_axes(plan, ones)
         self._numbers = numbers
         self._scales = scales(plan.program, numbers.dims)
+        self._counts = counts(plan.program, numbers.dims)
         self._rng = np.random.default_rng(seed)
-        self._leaves = tuple(leaf.array for leaf in self._plan.program.leaves)
+        self._leaves = tuple(leaf.array for leaf in self._plan.program.given)
         self._loops = loops(self._plan)
         self._module: dict[str, Any] = {"__name__": "emitted"}
         exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
@@ -221,10 +254,21 @@ class _Run:
         narrow = np.dtype(jax_dtype(dtype)) if dtype.name == "bool" else jnp.dtype(jax_dtype(dtype))
         return np.asarray(values).astype(np.float32).astype(narrow)
 
+    def _ids(self, shape: tuple[int, ...], dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        """Make ids from 0 to a count, and now and then one that is out of range."""
+        narrow = jnp.dtype(jax_dtype(dtype))
+        low, high = int(jnp.iinfo(narrow).min), int(jnp.iinfo(narrow).max)
+        outside = self._rng.choice([-count, -1, count, count + 1], shape)
+        values = self._rng.integers(0, count, shape)
+        chosen = np.where(self._rng.random(shape) < OUTSIDE, outside, values)
+        return np.clip(chosen, low, high).astype(narrow)
+
     def _reference(self, *, positive: bool) -> _Reference:
         """Make data and compute what they should give, in f64."""
         inputs = tuple(
-            self._data(
+            self._ids(self._shape(x), x.tensor.dtype, self._counts[x.name])
+            if x.name in self._counts
+            else self._data(
                 self._shape(x), x.tensor.dtype, positive=positive, scale=self._scales.get(x.name, 1)
             )
             for x in self._leaves

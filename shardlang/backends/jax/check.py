@@ -219,6 +219,9 @@ class _Reference:
                 lines += layout(f"{name} = ", _combined(name, leaf), 1)
             if leaf.array in caches:
                 lines.append(f"    {name} = jax.lax.stop_gradient({name})  # a cache")
+        for array in context.flow.indices:
+            (dim,) = array.tensor.dims
+            lines += layout(f"{self.define(array.tensor)} = ", context.places(dim), 1)
         forward = (s for s in context.plan.program.statements if s.section == "forward")
         for block, run in bodies(forward):
             lines += self.run(run) if block is None else self.block(block, run)

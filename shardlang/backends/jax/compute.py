@@ -11,19 +11,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.backends.jax.functions import CODE, EXACT
-from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens, WIDTH
+from shardlang.backends.jax.pretty import call, chain, Entry, flat, Item, layout, parens, WIDTH
 from shardlang.ir.ops import (
     Coefficient,
+    Compare,
     Compute,
     Divide,
     Einsum,
-    Equal,
     Linear,
     Map,
+    Put,
+    Rank,
     Reduce,
     Rename,
+    Reshape,
     Ring,
+    Rotary,
+    Select,
+    Take,
+    Top,
+    Update,
 )
+from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
 
 JAX_DTYPES: Mapping[str, str] = {
@@ -45,6 +54,17 @@ JAX_DTYPES: Mapping[str, str] = {
     "bool": "bool",
 }
 """JAX's names of the element types."""
+
+
+COMPARISONS: Mapping[str, str] = {
+    "==": "jnp.equal",
+    "!=": "jnp.not_equal",
+    "<": "jnp.less",
+    "<=": "jnp.less_equal",
+    ">": "jnp.greater",
+    ">=": "jnp.greater_equal",
+}
+"""JAX's names of relations."""
 
 
 def dtype_code(dtype: str) -> str:
@@ -129,12 +149,28 @@ def compute(
             writer.map(function, operands[0])
         case Divide():
             writer.binary("/", operands)
-        case Equal():
-            writer.equal(operands)
+        case Compare(relation, bound):
+            writer.compare(relation, bound, operands)
+        case Select(fill):
+            writer.select(fill, *operands)
+        case Take():
+            writer.take(op, inputs, operands)
+        case Put():
+            writer.put(op, operands)
         case Reduce():
             writer.reduce(op, operands[0])
+        case Update():
+            raise TypeError("an update is the optimizer's, not a step of its own")
         case Rename(dims):
             writer.rename(operands[0], dims)
+        case Rotary():
+            writer.rotary(op, operands)
+        case Reshape():
+            writer.reshape(op, operands[0])
+        case Top():
+            writer.top(op, operands[0])
+        case Rank(dims):
+            writer.rank(dims, operands[0])
     return writer.lines
 
 
@@ -174,9 +210,7 @@ class _Writer:
             if dim in present:
                 shape.append(f"{self._target}.shape[{present.index(dim)}]")
                 continue
-            axes = self._output.axes(dim)
-            parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
-            shape.append(f"{self._scope.size(dim)}{parts}")
+            shape.append(self._local(dim))
         self._assign(call("jnp.broadcast_to", value, parens(*shape)))
 
     def einsum(self, operands: list[Operand]) -> None:
@@ -286,23 +320,180 @@ class _Writer:
         )
         self._finish(operand.dims, same)
 
-    def equal(self, operands: list[Operand]) -> None:
-        """Give 1 where operands are equal."""
+    def compare(self, relation: str, bound: Monomial | None, operands: list[Operand]) -> None:
+        """Give 1 where a relation holds between two operands, or between one and a number."""
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
         same = common({operand.dtype for operand in operands})
-        left, right = (cast(aligned(x.code, x.dims, present), x.dtype, same) for x in operands)
-        code = f"({left} == {right}).astype({dtype_code(self._dtype)})"
+        if bound is not None:
+            same = wide({same})
+        sides = [cast(aligned(x.code, x.dims, present), x.dtype, same) for x in operands]
+        if bound is not None:
+            sides.append(self._number(bound))
+        left, right = sides
+        code = f"({left} {relation} {right}).astype({dtype_code(self._dtype)})"
         if self._fits(code):
             self._assign(code)
             self._finish(present, self._dtype)
             return
-        self._assign(call("jnp.equal", left, right))
+        self._assign(call(COMPARISONS[relation], left, right))
         self._finish(present, "bool")
+
+    def _number(self, number: Monomial) -> str:
+        """Write a number with sizes: exact where it is a whole one."""
+        over, under = number.coefficient.numerator, number.coefficient.denominator
+        factors = [str(over)] if abs(over) != 1 or not number.powers else []
+        factors += [self._scope.size(Dim(n)) for n, power in number.powers for _ in range(power)]
+        parts = [str(under)] if under != 1 else []
+        parts += [self._scope.size(Dim(n)) for n, power in number.powers for _ in range(-power)]
+        text = " / ".join((" * ".join(factors) or "1", *parts))
+        return f"-{text}" if over == -1 and number.powers else text
+
+    def select(self, fill: Fraction | None, mask: Operand, operand: Operand) -> None:
+        """Keep a value where a mask is not 0, and fill in the rest."""
+        present = tuple(d for d in self._dims if d in mask.dims or d in operand.dims)
+        here = aligned(mask.code, mask.dims, present)
+        value = cast(aligned(operand.code, operand.dims, present), operand.dtype, self._dtype)
+        condition = here if mask.dtype == "bool" else f"{here} != 0"
+        self._assign(call("jnp.where", condition, value, self._filling(fill)))
+        self._finish(present, self._dtype)
+
+    def _filling(self, fill: Fraction | None) -> str:
+        if fill is None:
+            if self._dtype == "bool":
+                return "False"
+            info = "finfo" if "float" in self._dtype else "iinfo"
+            return f"jnp.{info}({dtype_code(self._dtype)}).min"
+        return ("-" if fill < 0 else "") + _literal(abs(fill))
+
+    def take(self, op: Take, inputs: tuple[Array, ...], operands: list[Operand]) -> None:
+        """Look rows up: ids count from where the own shard of the table begins, others give 0."""
+        table, *ids = operands
+        points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
+        by_dim = dict(zip(op.dims, ids, strict=True))
+        sizes = {dim: f"{table.code}.shape[{i}]" for i, dim in enumerate(table.dims)}
+        places: list[Item] = []
+        for dim in table.dims:
+            if dim in by_dim:
+                axes = inputs[0].axes(dim)
+                places.append(self._places(by_dim[dim], points, sizes[dim], axes))
+            else:
+                places.append(_counted(dim, sizes[dim], points))
+        self._assign(call("_take_rows", table.code, *places))
+        self._finish(_indexed(table.dims, (*op.dims, *points), points), table.dtype)
+
+    def put(self, op: Put, operands: list[Operand]) -> None:
+        """Add values up where their ids say, each device what falls into its own shard.
+
+        Where nothing is summed over, no place gets two values, so that each is compared with its id.
+        """
+        values, *ids = operands
+        if not op.contracted:
+            self._spread(op, values, ids)
+            return
+        points = tuple(dict.fromkeys(dim for x in ids for dim in x.dims))
+        by_dim = dict(zip(op.dims, ids, strict=True))
+        sizes = {d: f"{x.code}.shape[{i}]" for x in operands for i, d in enumerate(x.dims)}
+        sizes.update((dim, self._rows(dim)) for dim in op.dims)
+        places: list[Item] = []
+        for dim in self._dims:
+            if dim in by_dim:
+                axes = self._output.axes(dim)
+                places.append(self._places(by_dim[dim], points, sizes[dim], axes))
+            else:
+                places.append(_counted(dim, sizes[dim], points))
+        wanted = _indexed(self._dims, (*op.dims, *points), points)
+        gone = [str(i) for i, dim in enumerate(values.dims) if dim not in wanted]
+        same = wide({values.dtype, self._dtype})
+        code = cast(values.code, values.dtype, same)
+        if gone:
+            code = flat(call("jnp.sum", code, Entry("axis=", parens(*gone))))
+        laid = aligned(code, tuple(dim for dim in values.dims if dim in wanted), wanted)
+        shape = parens(*(sizes[dim] for dim in self._dims))
+        self._assign(call("_add_rows", shape, laid, *places))
+        self._finish(self._dims, same)
+
+    def _rows(self, dim: Dim) -> str:
+        """Write how many places along a dim of the result a device has."""
+        axes = self._output.axes(dim)
+        parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
+        return f"{self._scope.size(dim)}{parts}"
+
+    def _spread(self, op: Put, values: Operand, ids: list[Operand]) -> None:
+        """Write a value at the place that its ids say and 0 elsewhere, element by element."""
+        hits: list[Item] = []
+        for one, dim in zip(ids, op.dims, strict=True):
+            left = self._places(one, self._dims, self._rows(dim), self._output.axes(dim))
+            right = _counted(dim, self._rows(dim), self._dims)
+            hits.append(call("jnp.equal", left, right))
+        condition = hits[0]
+        for hit in hits[1:]:
+            condition = call("jnp.logical_and", condition, hit)
+        value = cast(aligned(values.code, values.dims, self._dims), values.dtype, self._dtype)
+        self._assign(call("jnp.where", condition, value, "0"))
+
+    def _places(
+        self, ids: Operand, wanted: tuple[Dim, ...], size: str, axes: tuple[Axis, ...]
+    ) -> Item:
+        """Write ids as places in a device's shard of so many rows."""
+        code = cast(ids.code, ids.dtype, "int64" if ids.dtype == "int64" else "int32")
+        start = [self._scope.axes(axes)] if axes else []
+        return call("_places", aligned(code, ids.dims, wanted), size, *start)
 
     def rename(self, operand: Operand, dims: tuple[Dim, ...]) -> None:
         """Read an operand's dims under other names, place by place."""
         self._assign(operand.code)
         self._finish(dims, operand.dtype)
+
+    def rotary(self, op: Rotary, operands: list[Operand]) -> None:
+        """Turn pairs by angles, in 32 bits."""
+        turned, angle = operands
+        same = wide({turned.dtype, self._dtype, "float32"})
+        own = tuple(op.dim if dim == op.half else dim for dim in angle.dims)
+        present = tuple(d for d in self._dims if d in turned.dims or d in own)
+        x = cast(aligned(turned.code, turned.dims, present), turned.dtype, same)
+        by = cast(aligned(angle.code, own, present), angle.dtype, same)
+        sign = "-" if op.back else ""
+        self._assign(call("_rotary", x, sign + by, f"axis={present.index(op.dim)}"))
+        self._finish(present, same)
+
+    def reshape(self, op: Reshape, operand: Operand) -> None:
+        """Write one dim as several, or several as one; the sizes are those of a shard."""
+        first = next(dim for dim in operand.dims if dim in op.source)
+        beside = [dim for dim in operand.dims if dim not in op.source or dim == first]
+        at = beside.index(first)
+        before, after = tuple(beside[:at]), tuple(beside[at + 1 :])
+        code = aligned(operand.code, operand.dims, (*before, *op.source, *after))
+        shape = {dim: f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in beside}
+        inner = ("-1", *(self._local(dim) for dim in op.into[1:]))
+        sizes = (*(shape[dim] for dim in before), *inner, *(shape[dim] for dim in after))
+        self._assign(call(f"{code}.reshape", *sizes))
+        self._finish((*before, *op.into, *after), operand.dtype)
+
+    def _local(self, dim: Dim) -> str:
+        """Write the size of a device's part of a dim of the result."""
+        axes = self._output.axes(dim)
+        parts = f" // {flat(call('lax.axis_size', self._scope.axes(axes)))}" if axes else ""
+        return f"{self._scope.size(dim)}{parts}"
+
+    def top(self, op: Top, operand: Operand) -> None:
+        """Find the places of the largest along a dim, the lower index first."""
+        rest = tuple(dim for dim in operand.dims if dim != op.dim)
+        code = aligned(operand.code, operand.dims, (*rest, op.dim))
+        self._assign(call("lax.top_k", code, self._scope.size(op.into), tail="[1]"))
+        self._finish((*rest, op.into), "int32")
+
+    def rank(self, dims: tuple[Dim, ...], operand: Operand) -> None:
+        """Count the earlier places with the same value: the dims are laid out behind each other."""
+        rest = tuple(dim for dim in operand.dims if dim not in dims)
+        code = aligned(operand.code, operand.dims, (*rest, *dims))
+        named = (*rest, *dims)
+        shape = [f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in named]
+        if len(dims) > 1:
+            code = flat(call(f"{code}.reshape", *shape[: len(rest)], "-1"))
+        self._assign(call("_rank", code))
+        if len(dims) > 1:
+            self._assign(call(f"{self._target}.reshape", *shape))
+        self._finish(named, "int32")
 
     def reduce(self, op: Reduce, operand: Operand) -> None:
         """Reduce along dims; a mean divides by the global size, so that partial means add up."""
@@ -348,6 +539,27 @@ def aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
     first = next((i for i, dim in enumerate(wanted) if dim in dims), len(wanted))
     index = [":" if dim in dims else "None" for dim in wanted[first:]]
     return f"{code}[{', '.join(index)}]" if "None" in index else code
+
+
+def _counted(dim: Dim, size: str, wanted: tuple[Dim, ...]) -> str:
+    """Write an index that takes each place along a dim: an array where ids have the dim, too."""
+    if dim not in wanted:
+        return "slice(None)"
+    return aligned(f"jnp.arange({size})", (dim,), wanted)
+
+
+def _indexed(
+    dims: tuple[Dim, ...], arrays: tuple[Dim, ...], points: tuple[Dim, ...]
+) -> tuple[Dim, ...]:
+    """Give the dims of an array whose dims in `arrays` are indexed by arrays with dims `points`.
+
+    These stand where the indexed ones stood, or in front where others stand between (as in numpy).
+    """
+    places = [i for i, dim in enumerate(dims) if dim in arrays]
+    rest = tuple(dim for dim in dims if dim not in arrays)
+    joined = places[-1] - places[0] == len(places) - 1
+    before = places[0] if joined else 0
+    return (*rest[:before], *points, *rest[before:])
 
 
 def _literal(value: Fraction) -> str:

@@ -9,7 +9,7 @@ from shardlang.backends.jax.errors import failure, PlanDefect
 from shardlang.backends.jax.flow import trace, Value
 from shardlang.backends.jax.layout import names_of_axes, stacked_axes
 from shardlang.backends.jax.names import comments, quoted
-from shardlang.backends.jax.pretty import unpack
+from shardlang.backends.jax.pretty import call, Item, unpack
 from shardlang.backends.jax.sizes import arrays, Numbers, roots
 from shardlang.backends.jax.variables import Letters, Variables
 from shardlang.backends.jax.varying import Varying
@@ -45,6 +45,10 @@ class Context:
         """Write the global size of a dim, and remember that it is needed."""
         self.sized[dim] = None
         return f"sizes[{quoted(dim.name)}]"
+
+    def places(self, dim: Dim) -> Item:
+        """Write the places along a dim, on every device."""
+        return call("jnp.arange", self.size(dim), "dtype=jnp.int32")
 
     def defect(self, text: str) -> ShardlangError:
         """Make the error of a plan that does not hold together."""

@@ -86,7 +86,7 @@ def _head(context: Context, code: str) -> str:
     if re.search(r"\blax\.", code):
         lines.append("from jax import lax")
     lines += [
-        "from jax.sharding import AxisType, Mesh",
+        "from jax.sharding import AxisType, Mesh, NamedSharding",
         "from jax.sharding import PartitionSpec as P",
     ]
     if context.x64:

@@ -39,6 +39,11 @@ class Straight:
     steps: tuple[Step, ...]
     originals: tuple[Step, ...]
 
+    @property
+    def reads(self) -> frozenset[Array]:
+        """What the steps read."""
+        return frozenset(array for step in self.steps for array in step.inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
@@ -90,6 +95,11 @@ class Scan:
         return tuple(_laid(c.exit, c.layout) for c in self.block.carries)
 
     @property
+    def reads(self) -> frozenset[Array]:
+        """What is read outside of the layers: for all of them, or to be handed to the first."""
+        return frozenset((*self.outside, *self.entries))
+
+    @property
     def function(self) -> str:
         """The name of the function of one layer."""
         return f"_layer_{self._number}"
@@ -111,13 +121,15 @@ Run = Straight | Scan
 class Flow:
     """Both passes as runs of steps, with what they are given, give, and hand over.
 
-    `leaves` are in the plan's order, `read` those that the backward pass reads; `saved` are values of
-    the forward pass that it reads. `gradients` are by the names of their leaves.
+    `leaves` are those that the program is given, in the plan's order, `indices` the built-in ones.
+    `read` are the leaves that the backward pass reads, `saved` values of the forward pass that it reads.
+    `gradients` are by the names of their leaves.
     """
 
     forward: tuple[Run, ...]
     backward: tuple[Run, ...]
     leaves: tuple[Value, ...]
+    indices: tuple[Array, ...]
     outputs: tuple[Value, ...]
     cotangents: tuple[Value, ...]
     saved: tuple[Value, ...]
@@ -145,13 +157,15 @@ def trace(plan: Plan, original: Plan) -> Flow:
         gradient.leaf.name: work.gradient(gradient.leaf, gradient.gradient)
         for gradient in plan.gradients
     }
-    leaves = tuple(Value(leaf.array, leaf.loop) for leaf in plan.program.leaves)
+    leaves = tuple(Value(leaf.array, leaf.loop) for leaf in plan.program.given)
+    indices = tuple(leaf.array for leaf in plan.program.leaves if leaf.kind == "index")
     saved = tuple(value for value in work.read if value not in work.leaves)
     kept = (*(value for value in outputs if value.block is not None), *saved)
     return Flow(
         tuple(_giving(run, kept) for run in forward),
         tuple(_giving(run, gradients.values()) for run in backward),
         leaves,
+        indices,
         outputs,
         cotangents,
         saved,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardlang.ir.ops import Equal, Map
+from shardlang.ir.ops import Compare, Map
 from shardlang.ir.plan import Plan
 
 CODE: Mapping[str, str] = {
@@ -54,7 +54,8 @@ JUMPS = frozenset({"relu_grad", "abs_grad"})
 def jumps(plan: Plan) -> bool:
     """Say whether a plan has a step that jumps: its narrow and its exact values may then differ."""
     return any(
-        isinstance(step.op, Equal) or (isinstance(step.op, Map) and step.op.function in JUMPS)
+        (isinstance(step.op, Compare) and any(x.tensor.dtype.kind == "float" for x in step.inputs))
+        or (isinstance(step.op, Map) and step.op.function in JUMPS)
         for _, step in plan.steps()
     )
 
@@ -91,6 +92,40 @@ def _next(function, stacks, layer, way):
     """
     number = (layer + way) % stacks[0].shape[0]
     return function(tuple(lax.dynamic_index_in_dim(x, number, keepdims=False) for x in stacks))
+''',
+    "_rotary": '''
+def _rotary(x, angle, axis):
+    """Turn the pairs of the two halves of an axis by angles, which have no gradient."""
+    angle = lax.stop_gradient(angle)
+    first, second = jnp.split(x, 2, axis)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis)
+''',
+    "_rank": '''
+def _rank(x):
+    """Count, for each place of the last axis, the earlier ones with the same value."""
+    order = jnp.argsort(x, axis=-1, stable=True)
+    x = jnp.take_along_axis(x, order, axis=-1)
+    place = jnp.arange(x.shape[-1], dtype=jnp.int32)
+    new = jnp.concatenate([jnp.ones_like(x[..., :1], bool), x[..., 1:] != x[..., :-1]], axis=-1)
+    first = lax.cummax(jnp.where(new, place, 0), axis=x.ndim - 1)
+    return jnp.take_along_axis(place - first, jnp.argsort(order, axis=-1), axis=-1)
+''',
+    "_places": '''
+def _places(ids, rows, axes=()):
+    """Give ids as places among this device's rows of a dim split over `axes`; others as `rows`."""
+    places = ids - lax.axis_index(axes) * rows if axes else ids
+    return jnp.where((places >= 0) & (places < rows), places, rows)
+''',
+    "_take_rows": '''
+def _take_rows(table, *places):
+    """Look up rows of a table; a place past the end gives 0."""
+    return table.at[places].get(mode="fill", fill_value=0)
+''',
+    "_add_rows": '''
+def _add_rows(shape, values, *places):
+    """Add values up at places of an array of zeros; a place past the end drops its value."""
+    return jnp.zeros(shape, values.dtype).at[places].add(values, mode="drop")
 ''',
     "_own_shard": '''
 def _own_shard(x, axes, dim):

@@ -10,14 +10,14 @@ layers there are, as those within a step are. What a layer gathers for the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
 from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
-from shardlang.backends.jax.pretty import call, flat, Item, layout, parens, unpack
+from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens, unpack
 from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.steps import note, step_lines
 from shardlang.ir.plan import Step
@@ -80,9 +80,15 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
-    """Write steps outside of blocks, and the scans of blocks."""
+def _runs(context: Context, runs: Sequence[Run]) -> list[str]:
+    """Write a pass: the indices that it reads, its steps outside of blocks, and the scans of blocks."""
     lines: list[str] = []
+    read = frozenset[Array]().union(*(run.reads for run in runs))
+    for index in context.flow.indices:
+        if index in read:
+            (dim,) = index.tensor.dims
+            lines += comments(f"{index}: the places along {dim}", 1)
+            lines += layout(f"{context.names[index]} = ", context.places(dim), 1)
     for run in runs:
         if isinstance(run, Scan):
             lines += _scan(context, run)
@@ -95,7 +101,7 @@ def _runs(context: Context, runs: Iterable[Run]) -> list[str]:
 # --- Blocks
 
 
-def _layers(context: Context, runs: Iterable[Run]) -> list[str]:
+def _layers(context: Context, runs: Sequence[Run]) -> list[str]:
     """Write the functions of the layers of a pass."""
     found: list[str] = []
     for run in runs:
@@ -202,8 +208,9 @@ def _scan(context: Context, scan: Scan) -> list[str]:
 def _rounded(context: Context, array: Array) -> list[str]:
     """Bring a sum over layers to its own dtype, where it was wider."""
     name, dtype = context.names[array], jax_dtype(array.tensor.dtype)
-    narrow = cast(name, wide([dtype]), dtype)
-    return [] if narrow == name else [f"    {name} = {narrow}"]
+    if wide([dtype]) == dtype:
+        return []
+    return layout(f"{name} = ", call(f"{name}.astype", dtype_code(dtype)), 1)
 
 
 def _varies(name: str, axes: frozenset[Axis]) -> Item:
@@ -231,4 +238,5 @@ def _added(context: Context, step: Step) -> list[str]:
     tensor = step.inputs[0].tensor
     part = aligned(part, tensor.dims, step.output.tensor.dims)
     wider = wide([jax_dtype(step.output.tensor.dtype)])
-    return layout(f"{total} = ", f"{total} + {cast(part, jax_dtype(tensor.dtype), wider)}", 1)
+    terms = [("", total), ("+", cast(part, jax_dtype(tensor.dtype), wider))]
+    return chain(f"{total} = ", terms, 1)

@@ -65,8 +65,8 @@ def parens(*items: Item) -> Node:
     return Node("(", items, ")", literal=True)
 
 
-def dictionary(*entries: Entry) -> Node:
-    """Make a dict literal."""
+def dictionary(*entries: Entry | str) -> Node:
+    """Make a dict literal; a string is an item such as `**other`."""
     return Node("{", entries, "}", literal=True)
 
 
@@ -83,7 +83,10 @@ def layout(
         return [line]
     match item:
         case str():
-            return [line]
+            inner = f"{margin}{INDENT}{item}"
+            if not (prefix.endswith(" = ") and item.isidentifier() and len(inner) <= WIDTH):
+                return [line]
+            return [f"{margin}{prefix}(", inner, f"{margin}){suffix}"]
         case Entry(key, value):
             return layout(f"{prefix}{key}", value, indent, suffix, force=force)
         case Node(head, items, close, literal, tail):

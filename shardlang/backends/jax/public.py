@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import wrap
 
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.names import comment
-from shardlang.backends.jax.pretty import call, Item, layout, parens
-from shardlang.backends.jax.tables import specs
+from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens
+from shardlang.backends.jax.tables import entry, specs
 from shardlang.backends.jax.template import fill, MODULE
 
 
@@ -47,6 +48,10 @@ def public(context: Context) -> str:
         "unchecked_why": "\n".join(_unchecked(context)),
         "mapped": call("jax.shard_map", *mapped),
         "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
+        "placed": _placed(context),
+        "placed_what": (
+            "an input, or an output's cotangent," if context.has_backward else "an input"
+        ),
         "vjp_cotangents": "\n".join(renamed),
         "vjp_gradients": "\n".join(returned),
         "stacked": (
@@ -55,10 +60,22 @@ def public(context: Context) -> str:
             else ""
         ),
     }
-    names = ["make_mesh", "on_devices", "arrays", "specs", "forward"]
+    names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
     if context.has_backward:
         names += ["forward_backward", "differentiable"]
     return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
+
+
+def _placed(context: Context) -> Item:
+    """Write the table of what a caller makes: the inputs, and cotangents by their output."""
+    if not context.has_backward:
+        return "INPUTS"
+    cotangents: list[Entry] = []
+    for output in context.flow.outputs:
+        if output.array.layout.unreduced:
+            whole = replace(output, array=output.array.with_layout(output.array.layout.reduced()))
+            cotangents.append(entry(context, whole))
+    return dictionary("**OUTPUTS", *cotangents, "**INPUTS")
 
 
 def _cotangent_positions(context: Context) -> tuple[int, ...]:

@@ -1,20 +1,23 @@
 """Which sizes of a plan hang together, and how open ones are chosen so that they still do.
 
 Two names have one size where a Rename or a declaration `S=T` says so, and where one is the other
-with a prime. A declaration such as `F=4*D` ties sizes by an expression. Sizes are counts.
+with a prime. A declaration such as `F=4*D` ties sizes by an expression, and so do operations that write
+one dim as several or turn its halves. Sizes are counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import chain
 
 from shardlang.frontend.sizes import evaluate, names_in, SizeError
-from shardlang.ir.ops import Rename
+from shardlang.ir.ops import Rename, Reshape, Rotary
 from shardlang.ir.plan import Plan
-from shardlang.ir.size import BinOp, Name, SizeExpr
+from shardlang.ir.size import BinOp, Name, Number, SizeExpr
+from shardlang.ir.types import Dim
 
 TRIES = 512
 """How many multiples of a size are tried, so that the sizes that depend on it come out whole."""
@@ -51,7 +54,7 @@ class Relations:
                 continue
             stands = {name: new if root == old else root for name, root in stands.items()}
         exprs: dict[str, tuple[SizeExpr, ...]] = {}
-        for name, expr in declared.items():
+        for name, expr in (*declared.items(), *_steps(plan, declared)):
             if not (isinstance(expr, Name) and expr.name in stands):
                 exprs[stands[name]] = (*exprs.get(stands[name], ()), expr)
         return Relations(stands, exprs)
@@ -177,6 +180,42 @@ class Relations:
                 found.add(name)
                 waiting.extend(self.exprs.get(name, ()))
         return found
+
+
+def _steps(plan: Plan, declared: Mapping[str, SizeExpr]) -> Iterator[tuple[str, SizeExpr]]:
+    """Go through the sizes that steps need to be products: |N| = |K||G|, |H| = 2|R|, and |K| = X.
+
+    The last is so where K is split into single places, so that the next factor may be split as well. A
+    product that a declaration says already, in whichever way, is left out.
+    """
+    known = {frozenset((name, *names_in(expr))) for name, expr in declared.items()}
+    found: dict[tuple[str, SizeExpr], None] = {}
+
+    def product(whole: Dim, times: int, factors: Iterable[Dim]) -> None:
+        names = [factor.name for factor in factors]
+        if frozenset((whole.name, *names)) not in known:
+            found[whole.name, _product(times, names)] = None
+
+    for _, step in plan.steps():
+        match step.op:
+            case Reshape() as op:
+                product(op.whole, 1, op.factors)
+                array = step.output if op.splits else step.inputs[0]
+                split = [place for place, factor in enumerate(op.factors) if array.axes(factor)]
+                for factor in op.factors[: split[-1]] if split else ():
+                    axes = [axis.name for axis in array.axes(factor)]
+                    found[factor.name, _product(1, axes)] = None
+            case Rotary(dim, half):
+                product(dim, 2, (half,))
+            case _:
+                pass
+    yield from found
+
+
+def _product(times: int, names: Sequence[str]) -> SizeExpr:
+    parts: list[SizeExpr] = [Number(Fraction(times))] * (times != 1 or not names)
+    parts += map(Name, names)
+    return reduce(lambda left, right: BinOp("*", left, right), parts)
 
 
 def _pairs(

@@ -22,7 +22,7 @@ from shardlang.backends.jax.errors import (
     SizesApart,
 )
 from shardlang.backends.jax.relations import Relations
-from shardlang.ir.ops import Permute
+from shardlang.ir.ops import Permute, Top
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import size_expr, statement
 from shardlang.ir.size import BinOp, Name, SizeExpr
@@ -141,11 +141,21 @@ class _Sizing:
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
         for name in self.relations.stands.values():
             start.setdefault(name, parts[name] * least)
+        for few_of, many in _at_most(self.plan):
+            most, root = self.root(many), self.root(few_of)
+            start[root] = min(start[root], fixed.get(most, start[most]))
         by_name = {axis.name: size for axis, size in axes.items()}
         found = self.relations.solve(fixed, start, by_name, parts)
         if isinstance(found, tuple):
             return found
         return {dim: found[self.root(dim)] for dim in dims_of(self.plan)}
+
+
+def _at_most(plan: Plan) -> Iterator[tuple[Dim, Dim]]:
+    """Go through pairs of dims of which the first has no more places than the second."""
+    for _, step in plan.steps():
+        if isinstance(step.op, Top):
+            yield step.op.into, step.op.dim
 
 
 def choose(plan: Plan, given: Mapping[str, int] | None = None) -> Numbers:

@@ -60,13 +60,17 @@ def _parts(context: Context) -> list[str]:
 
 
 def _table(context: Context, name: str, rows: tuple[Value, ...]) -> list[str]:
-    entries: list[Entry] = []
-    for value in rows:
-        tensor = value.array.tensor
-        shape = parens(*(str(n) for n in context.shape(value, context.numbers)))
-        row = parens(shape, f'"{jax_dtype(tensor.dtype)}"', spec(value))
-        entries.append(Entry(f"{quoted(tensor.name)}: ", row))
+    entries = [entry(context, value) for value in rows]
     return layout(f"{name} = ", dictionary(*entries), 0, force=bool(entries))
+
+
+def entry(context: Context, value: Value) -> Entry:
+    """Write a row of a table: global shape, dtype and PartitionSpec, by name."""
+    tensor = value.array.tensor
+    shape = parens(*(str(n) for n in context.shape(value, context.numbers)))
+    return Entry(
+        f"{quoted(tensor.name)}: ", parens(shape, f'"{jax_dtype(tensor.dtype)}"', spec(value))
+    )
 
 
 def sizes_function(context: Context) -> str:

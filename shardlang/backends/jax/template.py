@@ -26,6 +26,24 @@ def make_mesh(devices=None, axes=None) -> Mesh:
         devices=devices[:count],
     )
 ''',
+    "place": '''
+def place(mesh, name, make):
+    """Make @placed_what@ on a mesh, shard by shard.
+
+    make(index) gives the part of the global array at a tuple of slices, each with start and stop.
+    A process asks for the shards of its own devices alone, and for each of them once.
+    """
+    shape, dtype, spec = @placed@[name]
+    made = {}
+
+    def shard(index):
+        ends = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        if ends not in made:
+            made[ends] = np.asarray(make(tuple(slice(*x) for x in ends)), jnp.dtype(dtype))
+        return made[ends]
+
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), shard)
+''',
     "on_devices": '''
 def _on_devices(mesh, function, in_specs, out_specs):
     """Map a function over a mesh: each device runs it on its own shards."""

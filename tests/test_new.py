@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
+import shardlang as sl
 from shardlang.diagnostics import ShardlangError
 from shardlang.models import count, read_config, scheme
 from shardlang.source import Source
@@ -65,6 +67,34 @@ def test_parameters_of_published_models(name):
     assert not isinstance(split, str)
 
     assert expected == count(read_config(Source("c", json.dumps(data)), family), split)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    "split", ["dp", "fsdp", "tp", "fsdp+tp", "context", "fsdp+tp+context", "ep"]
+)
+def test_pages_are_programs(shardlang, tmp_path, name, split):
+    """What is written passes `check`, is laid out as `fmt` does, and declares all parameters."""
+    family, data, expected = PUBLISHED[name]
+    if split == "ep" and family != "mixtral":
+        pytest.skip("no experts")
+    path = tmp_path / "model.shd"
+    written = shardlang(
+        "new", family, "--config", file(tmp_path, data), "--shard", split, "-o", path
+    )
+    program = sl.load(path)
+    sizes = {info.dim: info.size for info in program.dims}
+    weights = [leaf for leaf in program.leaves if leaf.kind == "param"]
+    each = [
+        math.prod(sizes[dim] for dim in (*x.array.tensor.dims, *([x.loop] if x.loop else [])))
+        for x in weights
+    ]
+
+    assert (written.status, written.err) == (0, "")
+    assert shardlang("check", path) == type(written)(0, "", "")
+    assert shardlang("fmt", "--check", path).status == 0
+    assert expected == sum(each)
+    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 200
 
 
 WRONG: dict[str, tuple[Any, str, str, int]] = {

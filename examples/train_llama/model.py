@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ import shardlang as sl
 BATCH = ("tokens", "labels")
 """The inputs that are no weights."""
 
+Tree = dict[str, Any]
 
-def emitted(program: Path, sizes: dict[str, int]) -> types.ModuleType:
+
+def emitted(program: Path, sizes: dict[str, int]) -> Any:
     """Write the program's module for a mesh, and load it."""
     module = types.ModuleType("emitted")
     text = sl.emit_jax(sl.lower(sl.load(program), sizes=sizes), sizes)
@@ -25,60 +28,62 @@ def emitted(program: Path, sizes: dict[str, int]) -> types.ModuleType:
     return module
 
 
-def first_weights(module: Any, mesh: Any, seed: int, layers: int) -> dict[str, Any]:
+def first_weights(module: Any, mesh: Any, seed: int) -> Tree:
     """Make the weights of step 0, each process its own shards."""
-    found: dict[str, Any] = {}
-    for name, (shape, _, _) in module.INPUTS.items():
-        if name in BATCH:
-            continue
-        # W_embed is looked up, W_o and W_down sum what stands before their last dim, others D.
-        own = shape if name in ("W_embed", "W_vocab") else shape[1:]
-        size = 1
-        for each in own:
-            size *= each
-        terms = size // own[-1] * 2 * layers if name in ("W_o", "W_down") else own[0]
 
-        def make(
-            index: data.Index, name: str = name, shape: Any = shape, terms: int = terms
-        ) -> Any:
-            return data.weight(name, seed, index, shape, terms)
+    def made(name: str, shape: tuple[int, ...]) -> Any:
+        terms = _terms(name, shape)
+        return module.place(mesh, name, lambda index: data.weight(name, seed, index, shape, terms))
 
-        found[name] = module.place(mesh, name, make)
-    return found
+    return {
+        name: made(name, shape)
+        for name, (shape, _, _) in module.INPUTS.items()
+        if name not in BATCH
+    }
 
 
-def train_step(
-    module: Any, mesh: Any, optimizer: optax.GradientTransformation
-) -> Callable[..., Any]:
-    """Give a function of (weights, state, batch) to (loss, weights, state)."""
-    seeds = tuple(module.place(mesh, name, lambda _: 1.0) for name in module.OUTPUTS)
+def _terms(name: str, shape: tuple[int, ...]) -> int:
+    """Give the number of products that a weight's results are sums of.
 
-    @jax.jit
-    def step(weights: dict[str, Any], state: Any, batch: dict[str, Any], seeds: Any) -> Any:
-        inputs = tuple(({**weights, **batch})[name] for name in module.INPUTS)
-        (loss,), gradients = module.forward_backward(mesh, inputs, seeds)
-        table = dict(zip(module.INPUTS, gradients, strict=True))
-        updates, state = optimizer.update({name: table[name] for name in weights}, state, weights)
-        return loss, optax.apply_updates(weights, updates), state
-
-    return lambda weights, state, batch: step(weights, state, batch, seeds)
+    The residual stream adds up what two weights of each layer give, so they count for it too.
+    """
+    if name in ("W_embed", "W_vocab"):
+        return shape[-1] if name == "W_embed" else shape[0]
+    layers, *own = shape
+    return math.prod(own[:-1]) * 2 * layers if name in ("W_o", "W_down") else own[0]
 
 
-def first_state(optimizer: optax.GradientTransformation, weights: dict[str, Any], mesh: Any) -> Any:
+def first_state(optimizer: optax.GradientTransformation, weights: Tree, mesh: Any) -> Any:
     """Make the optimizer's first state: moments lie as their weights do, counts on every device."""
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shapes = jax.eval_shape(optimizer.init, weights)
     places = optax.tree.map_params(
         optimizer,
         lambda _, weight: weight.sharding,
-        shapes,
+        jax.eval_shape(optimizer.init, weights),
         weights,
         transform_non_params=lambda _: whole,
     )
     return jax.jit(optimizer.init, out_shardings=places)(weights)
 
 
-def loss(module: Any, mesh: Any, weights: dict[str, Any], batch: dict[str, Any]) -> Any:
-    """Give the loss of a batch alone."""
-    (found,) = module.forward(mesh, *({**weights, **batch}[name] for name in module.INPUTS))
-    return found
+def train_step(
+    module: Any, mesh: Any, optimizer: optax.GradientTransformation
+) -> Callable[[Tree, Any, Tree], tuple[Any, Tree, Any]]:
+    """Give a function of (weights, state, batch) to (loss, weights, state)."""
+    one = module.place(mesh, "loss", lambda _: 1.0)
+
+    @jax.jit
+    def step(weights: Tree, state: Any, batch: Tree, one: Any) -> Any:
+        inputs = tuple((weights | batch)[name] for name in module.INPUTS)
+        (loss,), gradients = module.forward_backward(mesh, inputs, (one,))
+        table = dict(zip(module.INPUTS, gradients, strict=True))
+        updates, state = optimizer.update({name: table[name] for name in weights}, state, weights)
+        return loss, optax.apply_updates(weights, updates), state
+
+    return lambda weights, state, batch: step(weights, state, batch, one)
+
+
+def loss(module: Any, mesh: Any, weights: Tree, batch: Tree) -> float:
+    """Give the loss of a batch, with no step."""
+    (found,) = module.forward(mesh, *((weights | batch)[name] for name in module.INPUTS))
+    return float(found)

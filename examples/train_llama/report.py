@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Row = dict[str, float]
 
 
 class Losses:
@@ -16,17 +19,14 @@ class Losses:
 
     def __init__(self, path: Path, step: int) -> None:
         """Keep what an earlier run wrote for the steps before this one."""
-        self.rows: list[dict[str, float]] = []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                # The last line of a killed run may be cut off.
-                row: dict[str, float] = json.loads(line) if line.endswith("}") else {}
-                if row and row["step"] < step:
-                    self.rows.append(row)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        # The last line of a killed run may be cut off.
+        rows: list[Row] = [json.loads(line) for line in lines if line.endswith("}")]
+        self.rows = [row for row in rows if row["step"] < step]
         path.write_text("".join(f"{json.dumps(row)}\n" for row in self.rows), encoding="utf-8")
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
 
-    def add(self, **row: float) -> None:
+    def add(self, row: Row) -> None:
         """Add a step."""
         self.rows.append(row)
         self._file.write(f"{json.dumps(row)}\n")
@@ -34,47 +34,68 @@ class Losses:
 
 
 class Bar:
-    """A progress bar on a terminal, a line now and then elsewhere."""
+    """A progress bar on a terminal, and a line now and then elsewhere."""
 
-    def __init__(self, title: str, done: int, steps: int, every: int) -> None:
+    def __init__(self, done: int, steps: int, every: int) -> None:
         """Start at a step."""
-        self._every = every
-        self._console = Console(file=sys.stdout)
+        self._steps, self._every = steps, every
+        self._console = Console(file=sys.stdout, highlight=False)
         self._progress = Progress(
-            TextColumn(title),
-            BarColumn(),
+            TextColumn("step"),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]}"),
+            BarColumn(),
+            TextColumn("{task.fields[said]}"),
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=steps, completed=done, loss="", speed="")
-        self._steps = steps
-
-    def __enter__(self) -> Bar:
-        """Show it."""
+        self._task = self._progress.add_task("", total=steps, completed=done, said="")
         self._progress.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Leave it as it is."""
-        self._progress.stop()
-
-    def step(self, step: int, loss: float, speed: float) -> None:
+    def step(self, row: Row, speed: float) -> None:
         """Show a step that is done."""
-        tokens = f"{speed:,.0f} tokens/s"
-        self._progress.update(self._task, completed=step + 1, loss=f"{loss:.4f}", speed=tokens)
-        if not self._console.is_terminal and (step % self._every == 0 or step + 1 == self._steps):
-            print(f"step {step + 1}/{self._steps}  loss {loss:.4f}  {tokens}", flush=True)
+        done = int(row["step"]) + 1
+        said = f"loss {row['loss']:.4f}  {speed:,.0f} tokens/s"
+        self._progress.update(self._task, completed=done, said=said)
+        if not self._console.is_terminal and ("held_out" in row or done == self._steps):
+            held = f"  held out {row['held_out']:.4f}" if "held_out" in row else ""
+            print(f"step {done}/{self._steps}  {said}{held}", flush=True)
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(text, highlight=False)
+        self._progress.console.print(text)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._progress.stop()
 
 
-def draw(rows: list[dict[str, float]], path: Path, title: str) -> None:
-    """Draw the losses of the training steps, and of the text held out, over the steps."""
+class Report:
+    """All of it; of several processes, one shows it."""
+
+    def __init__(self, folder: Path, title: str, start: int, steps: int, every: int) -> None:
+        """Begin at a step."""
+        self._folder, self._title = folder, title
+        self._losses = Losses(folder / "losses.jsonl", start)
+        self._bar = Bar(start, steps, every)
+        self._bar.say(title)
+        if start:
+            self._bar.say(f"going on from the checkpoint of step {start}")
+
+    def step(self, row: Row, speed: float) -> None:
+        """Show a step, with its tokens a second."""
+        self._losses.add(row)
+        self._bar.step(row, speed)
+
+    def close(self) -> None:
+        """Draw the curve."""
+        self._bar.close()
+        draw(self._losses.rows, self._folder / "loss.png", self._title)
+        print(f"the curve: {self._folder / 'loss.png'}")
+
+
+def draw(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Draw the losses of the batches, and of the text held out, over the steps."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -82,18 +103,15 @@ def draw(rows: list[dict[str, float]], path: Path, title: str) -> None:
 
     figure: Any
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(
-        [r["step"] for r in rows], [r["loss"] for r in rows], label="batches", color="C0", lw=1
-    )
+    steps = [row["step"] + 1 for row in rows]
+    axes.plot(steps, [row["loss"] for row in rows], color="C0", lw=1, label="batches")
     held = [row for row in rows if "held_out" in row]
-    if held:
-        where = [row["step"] for row in held]
-        axes.plot(
-            where, [r["held_out"] for r in held], "o-", label="text held out", color="C1", ms=4
-        )
-        axes.legend(frameon=False)
+    where = [row["step"] + 1 for row in held]
+    losses = [row["held_out"] for row in held]
+    axes.plot(where, losses, "o-", color="C1", ms=4, label="text held out")
+    axes.legend(frameon=False)
     axes.set_xlabel("step")
-    axes.set_ylabel("loss, nats a byte")
+    axes.set_ylabel("loss (nats a byte)")
     axes.set_title(title, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

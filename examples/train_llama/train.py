@@ -4,15 +4,14 @@
     python examples/train_llama/train.py --devices 1     # the same run on one
     python examples/train_llama/train.py --processes 2   # in 2 processes with 4 devices each
 
-It needs the extras `jax` and `train`. A run that is killed goes on from its last checkpoint when it is
-started again, and the losses are those of a run that was not. `--out` is where it all stands: the
-checkpoints, losses.jsonl, and loss.png.
+It needs shardlang with its extras `jax` and `train`. A run that is killed goes on from its last
+checkpoint when it is started again, and the losses are those of a run that was not. In its folder
+(`--out`) are the checkpoints, losses.jsonl, and the curve, loss.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
@@ -26,8 +25,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 
 MESHES = {1: (1, 1), 2: (2, 1), 4: (2, 2), 8: (4, 2)}
-"""Devices of X (FSDP) and Y (tensor parallel) for each number of devices."""
+"""Devices along X (FSDP) and Y (tensor parallel), for each number of devices."""
 
+WARMUP = 20
 HELD_OUT_BATCHES = 4
 
 
@@ -44,17 +44,23 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--devices", type=int, choices=sorted(MESHES), default=8, help="in all (8)")
     parser.add_argument("--processes", type=int, default=1, help="that share the devices (1)")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=1e-3, help="the highest learning rate (1e-3)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=200, help="of training (200)")
+    parser.add_argument("--rate", type=float, default=3e-3, help="the highest learning rate (3e-3)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (0)")
     parser.add_argument("--out", type=Path, default=HERE / "run", help="the run's folder")
     parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints (20)")
     parser.add_argument("--every", type=int, default=10, help="steps between held-out losses (10)")
     parser.add_argument("--wait", action="store_true", help="write checkpoints before going on")
-    parser.add_argument("--program", type=Path, default=HERE / "model.shd")
-    parser.add_argument("--process", type=int, help="which of the processes this one is")
-    parser.add_argument("--coordinator", help="host:port of process 0")
+    parser.add_argument(
+        "--process", type=int, help="which process this is, where they are started by hand"
+    )
+    parser.add_argument(
+        "--coordinator", help="host:port of process 0, where they are started by hand"
+    )
     found = parser.parse_args()
+    for name in ("processes", "steps", "save_every", "every"):
+        if getattr(found, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} has to be 1 or more")
     if found.devices % found.processes:
         parser.error(f"{found.devices} devices can't be shared by {found.processes} processes")
     if found.process is not None and found.coordinator is None:
@@ -92,117 +98,85 @@ def _simulate(arguments: argparse.Namespace) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-def _train(arguments: argparse.Namespace) -> int:
+def _connect(arguments: argparse.Namespace) -> None:
+    """Join the processes of the run."""
     import jax
 
-    if arguments.processes > 1:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            arguments.coordinator, arguments.processes, arguments.process or 0
-        )
-    import data
+    if arguments.processes == 1:
+        return
+    # Gloo writes about its connections to the standard output, from below Python.
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    """Train from the start, or from the last checkpoint."""
+    _connect(arguments)
+    import checkpoints
+    import jax
     import model
     import optax
     import report
 
     x, y = MESHES[arguments.devices]
-    module: Any = model.emitted(arguments.program, {"X": x, "Y": y})
+    module = model.emitted(HERE / "model.shd", {"X": x, "Y": y})
     mesh = module.make_mesh()
-    batch_shape = module.INPUTS["tokens"][0]
-    text = data.Text(HERE / "sonnets.txt", batch_shape[1])
-    layers = json.loads((HERE / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
-
-    def batch(part: str, seed: int) -> dict[str, Any]:
-        def rows(ahead: int) -> Callable[[data.Index], Any]:
-            return lambda index: text.rows(part, seed, index, ahead=ahead)
-
-        return {
-            name: module.place(mesh, name, rows(ahead)) for ahead, name in enumerate(model.BATCH)
-        }
-
-    rate = optax.warmup_cosine_decay_schedule(0.0, arguments.rate, 20, max(arguments.steps, 21))
+    batch = _batches(module, mesh)
+    end = max(arguments.steps, WARMUP + 1)
+    rate = optax.warmup_cosine_decay_schedule(0.0, arguments.rate, WARMUP, end)
     optimizer = optax.adamw(rate, b2=0.95, weight_decay=0.1)
-    weights = model.first_weights(module, mesh, arguments.seed, layers)
+    training_step = model.train_step(module, mesh, optimizer)
+    weights = model.first_weights(module, mesh, arguments.seed)
     state = model.first_state(optimizer, weights, mesh)
-    checkpoints = _Checkpoints(arguments)
-    start, weights, state = checkpoints.latest(weights, state)
-    step_function = model.train_step(module, mesh, optimizer)
-    first = jax.process_index() == 0
-    losses = report.Losses(arguments.out / "losses.jsonl", start) if first else None
-    count = sum(each.size for each in weights.values())
-    where = f"{arguments.devices} device{'s' if arguments.devices > 1 else ''} ({x} FSDP x {y} TP)"
-    if arguments.processes > 1:
-        where += f" in {arguments.processes} processes"
-    bar = report.Bar("training", start, arguments.steps, arguments.every)
-    if first:
-        bar.say(f"{count:,} parameters on {where}")
-        if start:
-            bar.say(f"going on from the checkpoint of step {start}")
-        bar.__enter__()
+    folder: Path = arguments.out
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = checkpoints.Checkpoints(
+        folder / "checkpoints", arguments.save_every, wait=arguments.wait
+    )
+    start, weights, state = saved.latest(weights, state)
+
+    shown = None
+    if jax.process_index() == 0:
+        count = sum(each.size for each in weights.values())
+        title = f"{count:,} parameters on {arguments.devices} devices (FSDP {x} x TP {y})"
+        title += f" in {arguments.processes} processes" if arguments.processes > 1 else ""
+        shown = report.Report(folder, title, start, arguments.steps, arguments.every)
     for step in range(start, arguments.steps):
         began = time.perf_counter()
-        seed = arguments.seed * 10**6 + step + 1
-        loss, weights, state = step_function(weights, state, batch("train", seed))
+        tokens = batch("train", arguments.seed * 10**6 + step + 1)
+        loss, weights, state = training_step(weights, state, tokens)
         row = {"step": step, "loss": float(loss)}
-        if step % arguments.every == 0 or step + 1 == arguments.steps:
-            held = [
-                float(model.loss(module, mesh, weights, batch("held out", seed)))
-                for seed in range(HELD_OUT_BATCHES)
-            ]
-            row["held_out"] = sum(held) / len(held)
-        if losses is not None:
-            losses.add(**row)
-            tokens = batch_shape[0] * batch_shape[1] / (time.perf_counter() - began)
-            bar.step(step, row["loss"], tokens)
-        checkpoints.save(step + 1, weights, state, last=step + 1 == arguments.steps)
-    checkpoints.close()
-    if losses is not None:
-        bar.__exit__()
-        title = f"{arguments.program.stem}: {count:,} parameters, {where}"
-        report.draw(losses.rows, arguments.out / "loss.png", title)
-        bar.say(f"{arguments.out / 'loss.png'}: the curve")
+        speed = tokens["tokens"].size / (time.perf_counter() - began)
+        last = step + 1 == arguments.steps
+        if step % arguments.every == 0 or last:
+            several = [batch("held out", seed) for seed in range(HELD_OUT_BATCHES)]
+            losses = [model.loss(module, mesh, weights, each) for each in several]
+            row["held_out"] = sum(losses) / len(losses)
+        if shown is not None:
+            shown.step(row, speed)
+        saved.save(step + 1, weights, state, last=last)
+    saved.close()
+    if shown is not None:
+        shown.close()
     return 0
 
 
-class _Checkpoints:
-    """The run's checkpoints: weights and the optimizer's state, each process its own shards."""
+def _batches(module: Any, mesh: Any) -> Callable[[str, int], dict[str, Any]]:
+    """Give a function from a part of the text and a seed to a batch on the mesh."""
+    import data
+    import model
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        import orbax.checkpoint as ocp
+    text = data.Text(HERE / "sonnets.txt", module.INPUTS["tokens"][0][1])
 
-        self._ocp = ocp
-        self._every = arguments.save_every
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=2, enable_async_checkpointing=not arguments.wait
-        )
-        folder = (arguments.out / "checkpoints").resolve()
-        self._manager = ocp.CheckpointManager(folder, options=options)
+    def batch(part: str, seed: int) -> dict[str, Any]:
+        def made(name: str, ahead: int) -> Any:
+            return module.place(mesh, name, lambda index: text.rows(part, seed, index, ahead=ahead))
 
-    def latest(self, weights: Any, state: Any) -> tuple[int, Any, Any]:
-        """Give the last checkpoint, on the devices of this run; step 0 with none."""
-        import jax
+        return {name: made(name, ahead) for ahead, name in enumerate(model.BATCH)}
 
-        step = self._manager.latest_step()
-        if step is None:
-            return 0, weights, state
-        like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            {"weights": weights, "state": state},
-        )
-        found: Any = self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
-        return step, found["weights"], found["state"]
-
-    def save(self, step: int, weights: Any, state: Any, *, last: bool) -> None:
-        """Save where it is time to."""
-        if step % self._every == 0 or last:
-            tree = {"weights": weights, "state": state}
-            self._manager.save(step, args=self._ocp.args.StandardSave(tree))
-
-    def close(self) -> None:
-        """Wait for what is being written."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+    return batch
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from shardlang.cost.formula import Formula
 from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.types import subscript
+from shardlang.ir.types import Dim, subscript
 
 LARGEST = 10**300
 """Values beyond are left out of reports: neither a float nor most readers of JSON hold them."""
@@ -54,7 +54,7 @@ def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """A collective and its price.
+    """A collective and its price, all of the times that it is done: `repeats` are the dims that count them.
 
     `exposed` is the part of its time that is hidden behind nothing, None in a plan that says
     nothing of that: one with no rings and no prefetch.
@@ -64,6 +64,7 @@ class CollectiveCost:
     step: Step
     bytes: Quantity
     time: Quantity
+    repeats: tuple[Dim, ...] = ()
     exposed: Quantity | None = None
 
     @property
@@ -106,7 +107,7 @@ class ComputeCost:
 
     `moved` are the bytes that it reads and writes in a device's memory, `time` what it takes: both are
     0 where it is not counted. `memory_bound` says which rate takes longer at it, None where that is
-    not known.
+    not known. `repeats` are the dims that count how often it is done.
     """
 
     pass_: Pass
@@ -116,6 +117,7 @@ class ComputeCost:
     moved: Quantity
     time: Quantity
     memory_bound: bool | None = None
+    repeats: tuple[Dim, ...] = ()
 
     @property
     def intensity(self) -> str:

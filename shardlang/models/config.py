@@ -104,7 +104,9 @@ class _Reader:
         """Read everything."""
         self._kind()
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
-        key_heads = self._count("num_key_value_heads", heads)
+        # Only a Llama's configuration may leave it out: other models have defaults of their own.
+        own = heads if self._data["model_type"] == "llama" else None
+        key_heads = self._count("num_key_value_heads", own)
         if heads % key_heads:
             why = f"{heads} heads can't share {key_heads} key heads evenly"
             self._fail(Inconsistent(why), "num_key_value_heads")
@@ -133,7 +135,7 @@ class _Reader:
             vocab=self._count("vocab_size"),
             theta=theta,
             stretch=stretch,
-            epsilon=self._positive("rms_norm_eps", 1e-6),
+            epsilon=self._positive("rms_norm_eps", 1e-5 if self._family == "mixtral" else 1e-6),
             tied=self._switch("tie_word_embeddings"),
             attention_bias=self._switch("attention_bias"),
             mlp_bias=self._switch("mlp_bias"),
@@ -175,8 +177,10 @@ class _Reader:
         act = self._data.get("hidden_act", "silu")
         if act not in ("silu", "swish"):
             self._fail(Unsupported(f"the activation {_said(act)}", "silu is"), "hidden_act")
-        if self._data.get("sliding_window") is not None:
-            what = f"a sliding_window of {_said(self._data['sliding_window'])}"
+        usual = 4096 if self._data["model_type"] == "mistral" else None
+        window = self._data.get("sliding_window", usual)
+        if window is not None:
+            what = f"a sliding_window of {_said(window)}"
             self._fail(
                 Unsupported(what, "attention over all positions is (null)"), "sliding_window"
             )
@@ -191,12 +195,13 @@ class _Reader:
             "rope_parameters" if self._data.get("rope_parameters") is not None else "rope_scaling"
         )
         table = self._data.get(name)
+        usual = 1e6 if self._family == "mixtral" else 1e4
         if table is None:
-            return self._positive("rope_theta", 10000.0), None
+            return self._positive("rope_theta", usual), None
         if not isinstance(table, dict):
             self._fail(BadField(name, "an object or null", _said(table)), name)
         inner = cast("Mapping[str, object]", table)
-        theta = self._positive("rope_theta", self._positive("rope_theta", 10000.0), inner)
+        theta = self._positive("rope_theta", self._positive("rope_theta", usual), inner)
         kind = inner.get("rope_type", inner.get("type", "default"))
         if kind == "default":
             return theta, None

@@ -151,6 +151,7 @@ class _Writer:
             self._head(),
             self._declarations(),
             self._leaves(),
+            *self._blocks(),
             self._before(),
             self._layers(),
             self._after(),
@@ -210,7 +211,8 @@ class _Writer:
         ]
         if self._page.until == "loss":
             lines.append("optimizer adamw")
-        kept = ["q", "k", "v", "o", "gate", "up"]
+        mlp = "experts" if self._config.experts else "mlp"
+        kept = [*(f"attend_{name}" for name in "qkvo"), f"{mlp}_gate", f"{mlp}_up"]
         lines += [
             "# What layers hand on is kept in any case; what is not named here is computed again.",
             f"save {', '.join(kept)}",
@@ -250,30 +252,28 @@ class _Writer:
             lines.append("dropped: int32[] = 0 * sum_J(index_J)")
         return lines
 
-    def _layers(self) -> list[str]:
-        """Write the block."""
-        body = [*self._attention(), "", *(self._experts() if self._config.experts else self._mlp())]
-        return ["layers L:", *(f"  {line}" if line else "" for line in body)]
-
-    def _norm(self, gain: str, value: str = "x") -> str:
-        return f"rmsnorm_D({value}, {_number(self._config.epsilon)}) ⊙ {gain}"
+    def _blocks(self) -> list[list[str]]:
+        """Write what the layers are made of, a block each."""
+        norm = [f"  rmsnorm_D(x, {_number(self._config.epsilon)}) ⊙ gain"]
+        mlp = self._experts() if self._config.experts else self._mlp()
+        return [["block norm(x, gain):", *norm], self._attention(), mlp]
 
     def _attention(self) -> list[str]:
         """Write causal attention with grouped heads and rotary positions."""
         bias = self._config.attention_bias
-        q, k, v = (f" + b_{name}" if bias else "" for name in "qkv")
+        q, k, v, o = (f" + b_{name}" if bias else "" for name in "qkvo")
         scale = _number(math.sqrt(self._config.head))
         answer = self._t("", "B S K H")
         return [
-            "# Attention: each position asks those up to itself.",
-            f"a = {self._norm('g_attend')}",
-            f"{self._t('q', 'B T K G H')} = rotary_H(a ·_D W_q{q}, angle)",
-            f"{self._t('k', 'B T K H')} = rotary_H(a ·_D W_k{k}, angle)",
-            f"{self._t('v', 'B T K H')} = a ·_D W_v{v}",
-            f"{self._t('s', 'B K G T S')} = q ·_H k{answer} / {scale}  # the root of H",
-            "p = softmax_S(where(index_S <= index_T, s, -inf))",
-            f"{self._t('o', 'B T K G H')} = p ·_S v{answer}",
-            f"x = x + o ·_{{K,G,H}} W_o{' + b_o' if bias else ''}",
+            "# Each position asks those up to itself; scores are divided by the root of H.",
+            "block attend(x):",
+            f"  {self._t('q', 'B T K G H')} = rotary_H(x ·_D W_q{q}, angle)",
+            f"  {self._t('k', 'B T K H')} = rotary_H(x ·_D W_k{k}, angle)",
+            f"  {self._t('v', 'B T K H')} = x ·_D W_v{v}",
+            f"  {self._t('s', 'B K G T S')} = q ·_H k{answer} / {scale}",
+            "  p = softmax_S(where(index_S <= index_T, s, -inf))",
+            f"  {self._t('o', 'B T K G H')} = p ·_S v{answer}",
+            f"  o ·_{{K,G,H}} W_o{o}",
         ]
 
     def _mlp(self) -> list[str]:
@@ -282,46 +282,60 @@ class _Writer:
             f" + b_{name}" if self._config.mlp_bias else "" for name in ("gate", "up", "down")
         )
         return [
-            "# A gated MLP.",
-            f"m = {self._norm('g_mlp')}",
-            f"{self._t('gate', 'B T F')} = m ·_D W_gate{gate}",
-            f"{self._t('up', 'B T F')} = m ·_D W_up{up}",
-            f"x = x + (silu(gate) ⊙ up) ·_F W_down{down}",
+            "block mlp(x):",
+            f"  {self._t('gate', 'B T F')} = x ·_D W_gate{gate}",
+            f"  {self._t('up', 'B T F')} = x ·_D W_up{up}",
+            "  h = silu(gate) ⊙ up",
+            f"  h ·_F W_down{down}",
         ]
 
+    @property
+    def _partial(self) -> str:
+        """Units are split, so that what they add up to is a partial sum until tokens are back."""
+        return f"{{U_{self._page.scheme.tensor}}}" if self._page.scheme.tensor else ""
+
     def _experts(self) -> list[str]:
-        """Write the router and the experts."""
-        scheme = self._page.scheme
+        """Write the experts: tokens go to their places, and what is made of them comes back."""
         # Over an axis of experts, each device has all sequences' tokens of its own experts.
-        near = {**self._table, "E": ""}
-        far = {**self._table, "B": "" if scheme.experts else scheme.batch}
-        # Units are split, so that what they add up to is a partial sum until tokens are back.
-        partial = f"{{U_{scheme.tensor}}}" if scheme.tensor else ""
+        scheme = self._page.scheme
+        table = {**self._table, "B": "" if scheme.experts else scheme.batch}
+        return [
+            "# Tokens go to their places with the experts of their choice, and come back.",
+            "block experts(x, choice, place):",
+            f"  {self._t('sent', 'B E C D', table)} = put_{{E,C}}(x, choice, place)",
+            f"  {self._t('gate', 'B E C F', table)} = sent ·_D W_gate",
+            f"  {self._t('up', 'B E C F', table)} = sent ·_D W_up",
+            "  h = silu(gate) ⊙ up",
+            f"  {self._t('made', 'B E C D', table)}{self._partial} = h ·_F W_down",
+            "  take_{E,C}(made, choice, place)",
+        ]
+
+    def _layers(self) -> list[str]:
+        """Write the layers."""
+        lines = ["layers L:", "  x = x + attend(norm(x, g_attend))"]
+        if not self._config.experts:
+            return [*lines, "  x = x + mlp(norm(x, g_mlp))"]
+        whole = {**self._table, "E": ""}
         # The shares are f32, and what is sent back is not.
         back = "back" if self._config.dtype == "f32" else f"back: {self._config.dtype}"
         return [
-            "# A mixture of experts: each token goes to the J that the router scores highest.",
-            f"m = {self._norm('g_mlp')}",
-            f"score: f32{self._t('', 'B T E', near)} = m ·_D W_route",
-            f"choice{self._t('', 'B T J')} = top_{{E,J}}(score)",
-            f"share{self._t('', 'B T J')} = softmax_J(take_E(score, choice))",
-            f"place{self._t('', 'B T J')} = rank_{{T,J}}(choice)",
-            "dropped = dropped + sum_{B,T,J}(place >= |C|)",
-            f"{self._t('sent', 'B E C D', far)} = put_{{E,C}}(m, choice, place)",
-            f"{self._t('gate', 'B E C F', far)} = sent ·_D W_gate",
-            f"{self._t('up', 'B E C F', far)} = sent ·_D W_up",
-            f"{self._t('made', 'B E C D', far)}{partial} = (silu(gate) ⊙ up) ·_F W_down",
-            f"{back}{self._t('', 'B T D')}{partial} = take_{{E,C}}(made, choice, place) ·_J share",
-            "x = x + back",
+            *lines,
+            "",
+            "  # Each token goes to the J experts that the router scores highest, if they have places.",
+            "  m = norm(x, g_mlp)",
+            f"  score: f32{self._t('', 'B T E', whole)} = m ·_D W_route",
+            f"  choice{self._t('', 'B T J')} = top_{{E,J}}(score)",
+            f"  share{self._t('', 'B T J')} = softmax_J(take_E(score, choice))",
+            f"  place{self._t('', 'B T J')} = rank_{{T,J}}(choice)",
+            "  dropped = dropped + sum_{B,T,J}(place >= |C|)",
+            f"  {back}{self._t('', 'B T D')}{self._partial} = experts(m, choice, place) ·_J share",
+            "  x = x + back",
         ]
 
     def _after(self) -> list[str]:
         """Write the last norm, the logits and the loss."""
         table = "W_embed" if self._config.tied else "W_vocab"
-        lines = [
-            f"n = {self._norm('g_final')}",
-            f"logits: f32{self._t('', 'B T V')} = n ·_D {table}",
-        ]
+        lines = [f"logits: f32{self._t('', 'B T V')} = norm(x, g_final) ·_D {table}"]
         if self._page.until == "loss":
             lines.append("loss: f32[] = mean_{B,T}(cross_entropy_V(logits, labels))")
         return lines
@@ -353,7 +367,10 @@ def _stretched(stretch: Stretch | None) -> tuple[str, list[str]]:
         return "freq", []
     factor = _number(stretch.factor)
     if stretch.kind == "linear":
-        return "slow", [f"slow: f32[R] = freq / {factor}  # positions stretched {factor} times"]
+        return "slow", [
+            f"# Positions are stretched {factor} times.",
+            f"slow: f32[R] = freq / {factor}",
+        ]
     span = stretch.high - stretch.low
     per = stretch.original / (2 * math.pi * span)
     low = stretch.low / span
@@ -361,9 +378,10 @@ def _stretched(stretch: Stretch | None) -> tuple[str, list[str]]:
         f"{_number(stretch.low)} to {_number(stretch.high)} waves in {stretch.original} positions"
     )
     return "slow", [
-        f"# Long waves are slowed {factor} times, short ones not; from {waves} it goes over.",
+        f"# Long waves are slowed {factor} times, short ones not; from {waves} it goes over:",
+        "# short is 0 for long waves and 1 for short ones.",
         f"ramp: f32[R] = {_number(per)} * freq - {_number(low)}",
-        "short: f32[R] = relu(ramp) - relu(ramp - 1)  # 0 for long waves, 1 for short ones",
+        "short: f32[R] = relu(ramp) - relu(ramp - 1)",
         f"slow: f32[R] = freq / {factor} + {_number(1 - 1 / stretch.factor)} * freq ⊙ short",
     ]
 

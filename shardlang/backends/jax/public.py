@@ -61,7 +61,7 @@ def public(context: Context) -> str:
         ),
     }
     names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
-    if context.has_backward:
+    if context.has_backward and not context.plan.update:
         names += ["forward_backward", "differentiable"]
     return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
 

@@ -43,6 +43,7 @@ __all__ = [
     "explain",
     "load",
     "lower",
+    "overlap",
     "parse",
     "plans",
     "reshard",
@@ -225,6 +226,24 @@ def cost(
     from shardlang.cost.report import cost as cost_of
 
     return cost_of(plan, hardware=hardware, model=model, overlap=overlap, sets=sets, hbm=hbm)
+
+
+def overlap(
+    plan: Plan,
+    hardware: str | None = None,
+    *,
+    model: Literal["book", "link"] = "book",
+    sets: Mapping[str, float] | None = None,
+    always: bool = False,
+) -> Plan:
+    """Do gathers and scatters of a plan in rings beside their products, where that pays.
+
+    That is known where sizes and `hardware` are; else the plan's alternatives say when it would. With
+    `always` whatever can be a ring is one. Raises `ShardlangError`.
+    """
+    from shardlang.cost.rings import overlap as overlapped
+
+    return overlapped(plan, hardware, model, sets, always=always)
 
 
 def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:

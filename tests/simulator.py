@@ -168,16 +168,16 @@ class Simulator:
     def run(self, step: Step) -> None:
         """Run a step on every device, and check the shapes that it makes."""
         inputs = [self.values[array] for array in step.inputs]
-        out: Shards = {}
-        for device in self.devices():
-            out[device] = self.one(step, inputs, device)
-        self.values[step.output] = out
+        if isinstance(step.op, ops.Ring):
+            self.run_ring(step, step.op)
+        else:
+            self.values[step.output] = {d: self.one(step, inputs, d) for d in self.devices()}
         self.collectives += step.is_collective
         expected = tuple(
             self.sizes[dim.name] // self.count(axes)
             for dim, axes in zip(step.output.tensor.dims, step.output.layout.sharding, strict=True)
         )
-        for shard in out.values():
+        for shard in self.values[step.output].values():
             assert shard.shape == expected, (step, shard.shape, expected)
 
     def one(self, step: Step, inputs: list[Shards], device: Coordinates) -> np.ndarray:
@@ -217,6 +217,64 @@ class Simulator:
                 return inputs[0][holders[users.index(device)]]
             case _:
                 return self.compute(step, own, device)
+
+    def run_ring(self, step: Step, op: ops.Ring) -> None:
+        """Send shards, or partial sums, to the next device and multiply what each device holds.
+
+        One way round, unlike the emitted code: the sums are the same.
+        """
+        n = self.count(op.axes)
+        inputs = [self.values[array] for array in step.inputs]
+        ring = {d: self.group(d, op.axes) for d in self.devices()}
+        place = {d: self.index(d, op.axes) for d in self.devices()}
+        dims = [array.tensor.dims for array in step.inputs]
+        out = step.output.tensor.dims
+
+        def product(values: list[np.ndarray]) -> np.ndarray:
+            return compute(op.product, values, dims, out, self.sizes)
+
+        def cut(array: Array, value: np.ndarray, block: int) -> np.ndarray:
+            if op.dim not in array.tensor.dims:
+                return value
+            return np.split(value, n, axis=array.tensor.dims.index(op.dim))[block]
+
+        made: Shards = {}
+        if op.gathers:
+            held = {d: (place[d], inputs[op.operand][d]) for d in self.devices()}
+            whole: dict[Coordinates, dict[int, np.ndarray]] = {d: {} for d in self.devices()}
+            parts: dict[Coordinates, dict[int, np.ndarray]] = {d: {} for d in self.devices()}
+            for _ in range(n):
+                for d, (block, shard) in held.items():
+                    own = [
+                        cut(a, x[d], block)
+                        for a, x in zip(step.inputs, inputs, strict=True)
+                        if a is not step.inputs[op.operand]
+                    ]
+                    own.insert(op.operand, shard)
+                    parts[d][block], whole[d][block] = product(own), shard
+                held = {d: held[ring[d][(place[d] - 1) % n]] for d in self.devices()}
+            for d, found in parts.items():
+                listed = [found[i] for i in range(n)]
+                if op.dim in out:
+                    made[d] = np.concatenate(listed, axis=out.index(op.dim))
+                else:
+                    made[d] = sum(listed[1:], listed[0])
+            if op.keep:
+                axis = dims[op.operand].index(op.dim)
+                self.values[step.outputs[1]] = {
+                    d: np.concatenate([found[i] for i in range(n)], axis=axis)
+                    for d, found in whole.items()
+                }
+        else:
+            sums: dict[Coordinates, np.ndarray] = {}
+            for hop in range(n):
+                arriving = {d: sums[ring[d][(place[d] - 1) % n]] for d in sums}
+                for d in self.devices():
+                    block = (place[d] - hop - 1) % n
+                    own = [cut(a, x[d], block) for a, x in zip(step.inputs, inputs, strict=True)]
+                    sums[d] = product(own) + arriving.get(d, 0)
+            made = sums
+        self.values[step.output] = made
 
     def block(
         self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates
@@ -428,7 +486,8 @@ def reference(
             continue
         out = tuple(sizes[d.name] for d in statement.result.dims)
         own = [use.tensor.dims for use in statement.operands]
-        found = compute(statement.op, operands, own, statement.result.dims, sizes)
+        op = statement.op.product if isinstance(statement.op, ops.Ring) else statement.op
+        found = compute(op, operands, own, statement.result.dims, sizes)
         values[statement.result.name] = np.broadcast_to(found, out)
     return values
 

@@ -449,6 +449,7 @@ def _expanded(term: Monomial, axes: set[str]) -> Iterable[Monomial]:
 
 def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
     """Give the bytes of a step in a model, as `cost` has them; axes that the mesh lacks don't count."""
+    step = step.moving
     if not isinstance(step.op, Collective):
         return Formula()
     axes = tuple(axis for axis in step.op.axes if axis in mesh)

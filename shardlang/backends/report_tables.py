@@ -10,12 +10,13 @@ from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
 from shardlang.cost.pipeline import PipelineCost
 from shardlang.cost.quantities import CollectiveCost, Quantity
-from shardlang.cost.report import HBM, MEMORY, Report, TOTALS
+from shardlang.cost.report import EXPOSED, HBM, MEMORY, Report, TOTALS
 from shardlang.ir.types import Array
 
 LABELS = {
     "t_math": "T_math",
     "t_comms": "T_comms",
+    "t_exposed": "T_exposed",
     "t_overlapped": "T_overlapped",
     "t_serial": "T_serial",
     "flops": "FLOPs",
@@ -72,8 +73,8 @@ def blocks(report: Report) -> Iterator[Block]:
             (
                 cost.pass_,
                 Notation(cost.move) if not cost.repeats else f"{cost.move}{_times(cost)}",
-                cost.step.inputs[0],
-                cost.step.output,
+                cost.step.moving.inputs[0],
+                cost.step.moving.output,
                 cost.bytes.formula,
                 amount(cost.bytes, "B"),
                 cost.time.formula,
@@ -90,7 +91,8 @@ def blocks(report: Report) -> Iterator[Block]:
         ("seconds", "reason"),
     )
     yield _compute(report)
-    keys = (*TOTALS, *HBM) if report.hbm else TOTALS
+    extra = EXPOSED if report.plan.overlaps else ()
+    keys = (*TOTALS, *extra, *HBM) if report.hbm else (*TOTALS, *extra)
     for name in report.passes:
         totals = report.totals[name]
         rows = [_row(key, totals.quantity(key), UNITS.get(key, "s")) for key in keys]
@@ -220,7 +222,12 @@ def _row(key: str, quantity: Quantity, unit: str) -> tuple[Cell, ...]:
 def _setting(report: Report) -> Block:
     rows: list[tuple[Cell, ...]] = [
         ("strategy", report.plan.strategy),
-        ("model", report.model + (", axes overlap" if report.overlap else "")),
+        (
+            "model",
+            report.model
+            + (", axes overlap" if report.overlap else "")
+            + (", overlap" if report.plan.overlaps else ""),
+        ),
         ("mesh", ", ".join(_size(*item) for item in report.mesh.items())),
         ("dims", ", ".join(_size(*item) for item in report.dims.items())),
         ("hardware", "none" if report.hardware is None else report.hardware.name),

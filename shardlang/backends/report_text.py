@@ -29,6 +29,7 @@ LABELS = {
     "bytes": "bytes",
     "t_math": "T_math",
     "t_comms": "T_comms",
+    "t_exposed": "T_exposed",
     "t_overlapped": "T_overlapped",
     "t_serial": "T_serial",
     "t_load": "T_load",
@@ -141,6 +142,7 @@ class _Printer:
     def header(self) -> Iterator[str]:
         report = self.report
         model = f"model {report.model}" + (", axes overlap" if report.overlap else "")
+        model += ", overlap" if report.plan.overlaps else ""
         yield from self.labelled("strategy", f"{report.plan.strategy}, {model}")
         if report.plan.proof is not None:
             yield from self.labelled("plan", found(report.plan.proof))
@@ -199,7 +201,8 @@ class _Printer:
             loops.append("microbatch")
         looped = f", × in each {' or '.join(loops)}" if loops else ""
         yield self.head("Collectives") + f"  (* on the critical path{looped})"
-        title = ["", "", "", "bytes", "", "time", "why" if wide else ""]
+        exposed = "exposed" if self.report.plan.overlaps else ""
+        title = ["", "", "", "bytes", "", "time", exposed, "why" if wide else ""]
         rows = [
             title,
             *(
@@ -210,6 +213,7 @@ class _Printer:
                     str(cost.bytes),
                     amount(cost.bytes, "B"),
                     amount(cost.time, "s") or str(cost.time),
+                    self.exposed(cost),
                     cost.step.reason if wide else "",
                 ]
                 for cost in costs
@@ -218,6 +222,16 @@ class _Printer:
         if all(cost.time.value is None for cost in costs):
             rows[0][5] = "seconds"
         yield from table(rows, self.width, (4,))
+
+    def exposed(self, cost: CollectiveCost) -> str:
+        """Say what of a collective's time nothing hides; a long formula is in JSON alone."""
+        if cost.exposed is None:
+            return ""
+        if not cost.exposed.formula or cost.exposed.value == 0:
+            return "hidden"
+        if cost.exposed.formula == cost.time.formula:
+            return "all"
+        return amount(cost.exposed, "s") or "in part"
 
     def compute(self) -> Iterator[str]:
         """Show the contractions one by one, and what else there is as a sum."""
@@ -280,6 +294,8 @@ class _Printer:
         """Go through the totals that are shown: those of HBM where somebody asked, or there are caches."""
         report = self.report
         for key in LABELS:
+            if key not in report.total.quantities:
+                continue
             serves = key == "t_load" and report.memory.quantity("caches").formula
             if key not in HBM or report.hbm or serves:
                 yield key
@@ -296,8 +312,11 @@ class _Printer:
                 text = "the larger of FLOPs/C and bytes/W_hbm, contraction by contraction"
             elif key == "t_overlapped":
                 words = "a lower bound" if self.report.is_bound else "an estimate"
-                text = f"max(T_math, T_comms), {words}"
+                math = "T_math + T_exposed" if "t_exposed" in totals.quantities else "T_math"
+                text = f"max({math}, T_comms), {words}"
                 text += " if no kernels are fused" if self.report.hbm else ""
+            elif key == "t_exposed" and quantity.value is not None:
+                text = "what of the collectives nothing hides"
             elif key == "t_serial":
                 text = "T_math + T_comms"
             elif key == "t_hbm":

@@ -215,8 +215,31 @@ def add_lowering(parser: ArgumentParser, *, shown: bool = True) -> None:
     )
 
 
-def add_model(parser: ArgumentParser, *, hbm: bool = True) -> None:
-    """Add how collectives are priced and, with `hbm`, whether contractions wait for memory."""
+def add_overlap(parser: ArgumentParser) -> None:
+    """Add whether collectives are done in pieces, beside products."""
+    group = parser.add_argument_group("overlap")
+    group.add_argument(
+        "--overlap",
+        dest="rings",
+        action="store_const",
+        const="paying",
+        help="gathers and scatters in rings beside their products, where the sizes and the hardware say "
+        "that it pays",
+    )
+    group.add_argument(
+        "--overlap-all",
+        dest="rings",
+        action="store_const",
+        const="all",
+        help="the same for all that can be a ring, whether it pays or not",
+    )
+
+
+def add_model(parser: ArgumentParser, *, hbm: bool = True, rings: bool = False) -> None:
+    """Add how collectives are priced and, with `hbm`, whether contractions wait for memory.
+
+    With `rings`, gathers and scatters may also be done in pieces, beside products.
+    """
     group = parser.add_argument_group("cost model")
     group.add_argument(
         "--model",
@@ -228,8 +251,9 @@ def add_model(parser: ArgumentParser, *, hbm: bool = True) -> None:
     )
     group.add_argument(
         "--overlap",
-        choices=("axes",),
-        help="axes: collectives over different axes overlap each other",
+        choices=("axes", "rings", "axes,rings") if rings else ("axes",),
+        help="axes: collectives over different axes overlap each other"
+        + ("; rings: gathers and scatters overlap their products, where it pays" if rings else ""),
     )
     if hbm:
         group.add_argument(

@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
     """Declare the options: those of `cost`, for several files."""
     options.add_source(parser, several=True)
     options.add_lowering(parser)
-    options.add_model(parser)
+    options.add_model(parser, rings=True)
     options.add_output(parser)
 
 

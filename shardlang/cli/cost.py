@@ -29,7 +29,7 @@ def configure(parser: ArgumentParser) -> None:
     """Declare the options."""
     options.add_source(parser)
     options.add_lowering(parser)
-    options.add_model(parser)
+    options.add_model(parser, rings=True)
     parser.add_argument(
         "--timeline",
         action="store_true",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import given_sizes, make_plan
+from shardlang.cli.program import given_sizes, make_plan, overlapped
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import write_result
 
@@ -17,6 +17,7 @@ def configure(parser: ArgumentParser) -> None:
     """Declare the options."""
     options.add_source(parser)
     options.add_lowering(parser)
+    options.add_overlap(parser)
     options.add_output(parser)
 
 
@@ -24,7 +25,7 @@ def run(arguments: Namespace) -> int:
     """Print the module."""
     from shardlang.backends.jax.emit import emit_jax
 
-    plan = make_plan(arguments)
+    plan = overlapped(make_plan(arguments), arguments)
     module = emit_jax(plan, given_sizes(arguments, plan.program))
     if arguments.format == "json":
         text = to_json({"schema": SCHEMA, "module": module})

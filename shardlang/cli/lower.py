@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import lower_program, open_plans, read_program, warned
+from shardlang.cli.program import lower_program, open_plans, overlapped, read_program, warned
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import write_result
 
@@ -22,6 +22,7 @@ def configure(parser: ArgumentParser) -> None:
     """Declare the options."""
     options.add_source(parser)
     options.add_lowering(parser)
+    options.add_overlap(parser)
     options.add_output(parser)
 
 
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
     if by_size is not None:
         text = to_json(_by_size(by_size)) if as_data else str(by_size)
     else:
-        plan = warned(lower_program(program, arguments))
+        plan = overlapped(warned(lower_program(program, arguments)), arguments)
         text = to_json(_described(plan)) if as_data else str(plan)
     write_result(dress(text, arguments.format), arguments.output)
     return 0

@@ -85,7 +85,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument("--width", metavar="INCHES", type=inches, help="of the picture (7.5)")
     group.add_argument("--height", metavar="INCHES", type=inches, help="of the picture (4.8)")
     options.add_lowering(parser)
-    options.add_model(parser)
+    options.add_model(parser, rings=True)
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o", dest="output", metavar="FILE", help="where it is written: a name in .svg or .png"

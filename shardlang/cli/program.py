@@ -95,17 +95,35 @@ def _names(program: Program) -> frozenset[str]:
 
 
 def priced(arguments: Namespace, plan: Plan) -> Report:
-    """Price a plan with the hardware and the model of the command line."""
+    """Price a plan with the hardware and the model of the command line, with rings if asked."""
     from shardlang.cost.report import cost
+    from shardlang.cost.rings import overlap
 
+    sets = hardware_settings(arguments, plan.program)
+    words = (arguments.overlap or "").split(",")
+    if "rings" in words:
+        plan = overlap(plan, arguments.hardware, arguments.model, sets)
     return cost(
         plan,
         hardware=arguments.hardware,
         model=arguments.model,
-        overlap=arguments.overlap,
-        sets=hardware_settings(arguments, plan.program),
+        overlap="axes" if "axes" in words else None,
+        sets=sets,
         hbm=getattr(arguments, "hbm", False),
     )
+
+
+def overlapped(plan: Plan, arguments: Namespace) -> Plan:
+    """Do collectives of a plan in rings if `--overlap` says so; where nothing is known, stderr says when it pays."""
+    if arguments.rings is None:
+        return plan
+    from shardlang.cost.rings import overlap
+
+    sets = hardware_settings(arguments, plan.program)
+    made = overlap(plan, arguments.hardware, sets=sets, always=arguments.rings == "all")
+    for other in made.alternatives[len(plan.alternatives) :]:
+        complain(f"warning: not overlapped: {other.instead} pays when {other.cheaper_when}")
+    return made
 
 
 def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:

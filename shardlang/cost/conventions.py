@@ -320,8 +320,9 @@ class Values:
         if not step.is_compute:
             self.numbers[made] = numbers[0]
             return
-        order = tuple(sorted(numbers)) if isinstance(step.op, Einsum) else numbers
-        key = (step.op, order, frozenset(made.dims))
+        op = step.computing.op
+        order = tuple(sorted(numbers)) if isinstance(op, Einsum) else numbers
+        key = (op, order, frozenset(made.dims))
         if key not in self.made:
             self.made[key] = self.number(made)
         elif again:
@@ -336,7 +337,15 @@ class Values:
 
 def contracts(step: Step) -> bool:
     """Say whether a step sums a product over some dim."""
-    return isinstance(step.op, Einsum) and bool(step.op.contracted) and len(step.inputs) > 1
+    op = step.computing.op
+    return isinstance(op, Einsum) and bool(op.contracted) and len(step.inputs) > 1
+
+
+def _summed(contraction: Step) -> tuple[Dim, ...]:
+    """Give the dims that a contraction sums over."""
+    op = contraction.computing.op
+    assert isinstance(op, Einsum)
+    return op.contracted
 
 
 def _dims(step: Step) -> frozenset[Dim]:
@@ -394,8 +403,7 @@ def _fed(steps: tuple[Step, ...], scores: Step, values: Values) -> list[Step]:
         if not known:
             continue
         if contracts(step):
-            assert isinstance(step.op, Einsum)
-            if any(known) and values.activations(step) and alone.intersection(step.op.contracted):
+            if any(known) and values.activations(step) and alone.intersection(_summed(step)):
                 found.append(step)
             continue
         number = values.number(step.output.tensor)
@@ -406,9 +414,8 @@ def _fed(steps: tuple[Step, ...], scores: Step, values: Values) -> list[Step]:
 
 def _square(report: Report, scores: Step, summed: Step) -> bool:
     """Say whether the queries may be as many as the keys, as far as sizes are known."""
-    assert isinstance(summed.op, Einsum)
     alone = _alone(scores)
-    for keys in alone.keys() & set(summed.op.contracted):
+    for keys in alone.keys() & set(_summed(summed)):
         size = _size(report, keys)
         others = [_size(report, dim) for dim, i in alone.items() if i != alone[keys]]
         if size is None or None in others or size in others:

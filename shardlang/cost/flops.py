@@ -53,6 +53,7 @@ from shardlang.ir.types import Axis
 
 def split_axes(step: Step) -> tuple[Axis, ...]:
     """List the axes that split a step's index space; over all others, devices do the same work."""
+    step = step.computing
     arrays = (*step.inputs, step.output)
     return tuple(
         dict.fromkeys(axis for a in arrays for split in a.layout.sharding for axis in split)
@@ -146,6 +147,7 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
 
 def flops(step: Step) -> Monomial:
     """Give the FLOPs of a compute step on one device; the coefficient may be zero."""
+    step = step.computing
     row = FLOPS.get(type(step.op))
     if row is None:
         raise LookupError(f"internal error: {type(step.op).__name__} has no row in the table FLOPS")
@@ -159,7 +161,8 @@ def counts(step: Step, section: Pass) -> bool:
     gradient of a product with broadcasting (a norm's scale, a softmax's sum). It reuses nothing, and
     is elementwise work as the product was.
     """
-    if not isinstance(step.op, Einsum) or not step.op.contracted:
+    op = step.computing.op
+    if not isinstance(op, Einsum) or not op.contracted:
         return False
     dims = {frozenset(array.tensor.dims) for array in step.inputs}
     return section == "forward" or len(dims) > 1

@@ -10,6 +10,8 @@
   backward pass: the most that is alive at once, gathered copies left out;
 - gathered_peak: the most that gathered copies take at once, those counted as activations left out,
   each alive from its AllGather to its last use;
+- a ring holds, besides its operands and its result, one shard on its way from each side, which count as
+  gathered copies (of a ReduceScatter, as activations);
 - total: the sum, which holds each byte once. No allocator keeps all of them at their largest at the
   same moment, so that it is a bound from above on what these need.
 
@@ -26,14 +28,14 @@ own: it is the value that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.in_flight import InFlight
 from shardlang.cost.local import local_bytes, local_elements
-from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Reshape
+from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Reshape, Ring
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
@@ -152,7 +154,7 @@ class Layers:
         """Write the blocks of a plan out; with `any_size` as if no number of layers were known."""
         blocks = {block.number: block for block in plan.program.blocks}
         if not blocks:
-            return Layers(plan, {})
+            return Layers(_buffered(plan), {})
         short = () if any_size else short_blocks(plan)
         sizes = {
             b.number: own_layers(plan, b) if b in short else SHOWN + 1 for b in blocks.values()
@@ -164,7 +166,7 @@ class Layers:
             for name, (number, layer) in found.layers.items()
             if number in long and layer == SHOWN // 2
         }
-        return Layers(found.plan, counts, InFlight.of(plan), _behind(plan, found))
+        return Layers(_buffered(found.plan), counts, InFlight.of(plan), _behind(plan, found))
 
     def bytes(self, array: Array) -> Formula:
         """Give the bytes of all that an array stands for."""
@@ -190,6 +192,34 @@ class Layers:
         behind = self.add(array for array in mine if array.name in self.behind)
         others = self.add(array for array in mine if array.name not in self.behind)
         return _product(others, self.flight.inside) + _product(behind, self.flight.behind)
+
+
+def _buffered(plan: Plan) -> Plan:
+    """Write rings out with what they hold beside their operands: one shard on its way from each side."""
+    if not plan.has_rings:
+        return plan
+    forward, backward = (
+        tuple(part for step in steps for part in _held(step))
+        for steps in (plan.forward, plan.backward)
+    )
+    return replace(plan, forward=forward, backward=backward)
+
+
+def _held(step: Step) -> Iterator[Step]:
+    if not isinstance(step.op, Ring):
+        yield step
+        return
+    move = step.moving
+    shard = move.inputs[0] if step.op.gathers else move.output
+    sides = tuple(
+        Array(replace(shard.tensor, name=f"{shard.name} from {side}"), shard.layout)
+        for side in ("before", "behind")
+    )
+    for side in sides:
+        yield replace(move, op=step.op.move, inputs=step.inputs, output=side)
+    if step.op.keep:
+        yield move
+    yield replace(step, op=step.op.product, inputs=(*step.inputs, *sides))
 
 
 def short_blocks(plan: Plan) -> tuple[Block, ...]:

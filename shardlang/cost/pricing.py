@@ -33,6 +33,7 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import Overlap, passes_of, Report
+from shardlang.cost.rings import exposed
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
@@ -41,11 +42,13 @@ from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
-from shardlang.ir.ops import AllReduce, Collective
+from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
+from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
+from shardlang.passes.overlap import ahead, apart
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward", "update")
@@ -96,6 +99,9 @@ class Pricing:
             given=tuple(named),
         )
         self.roofline = hbm
+        passes = (plan.forward, plan.backward)
+        bodies = (run for steps in passes for block, run in runs(steps) if block is not None)
+        self.early = frozenset(id(step) for run in bodies for step in ahead(plan.program, run))
         self.single = single
         self.plan = plan
         self.hardware = hardware
@@ -278,24 +284,49 @@ class Pricing:
 
     def collective(self, pass_: Pass, step: Step) -> CollectiveCost:
         """Price a collective."""
-        axes = self.counting(cast("Collective", step.op).axes)
+        move = step.moving
+        axes = self.counting(cast("Collective", move.op).axes)
         name = self.symbols.monomial
         moved = Moved(
-            operand=name(local_bytes(step.inputs[0])),
-            result=name(local_bytes(step.output)),
+            operand=name(local_bytes(move.inputs[0])),
+            result=name(local_bytes(move.output)),
             n=name(Monomial.of(*(axis.name for axis in axes))),
             levels=self.network.levels([self.info[axis] for axis in axes]),
         )
-        match price(self.model, step, moved):
+        match price(self.model, move, moved):
             case Price() as found:
                 sent, time = found.sent, found.time
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
+        if isinstance(step.op, Ring) and len(axes) > 1:
+            alone = (sent / self.bandwidth((axis,)) for axis in axes)
+            time = Formula.largest((time, *alone))
         repeats = self.plan.repeats(pass_, step)
         times = name(self.plan.times(pass_, step))
+        bare = None
+        if self.plan.overlaps:
+            bare = self.quantity(self.exposed(step, time, moved.n) * times)
+        if id(step) in self.early and step.loop is not None:
+            layers = name(step.loop.layers)
+            bare = self.quantity(time * (times / layers))  # the first layer's
+            # Once more, by the last one for nobody.
+            times = times / layers * Sum.of((layers, Monomial()))
         sent, time = self.quantity(sent * times), self.quantity(time * times)
-        return CollectiveCost(pass_, step, sent, time, repeats)
+        return CollectiveCost(pass_, step, sent, time, repeats, bare)
+
+    def exposed(self, step: Step, time: Formula, n: Monomial) -> Formula:
+        """Give what of a collective's time nothing hides, each time that it is done.
+
+        Of what layers gather of their own parameters that is all, where it is not prefetched, since a layer
+        begins when the one before has ended. What else is not critical is hidden.
+        """
+        if not isinstance(step.op, Ring):
+            own = step.loop is not None and isinstance(step.op, AllGather)
+            own = own and step.inputs[0] in {leaf.array for leaf in self.plan.program.leaves}
+            return time if step.critical or own else Formula()
+        math = Formula.of(self.symbols.monomial(flops(step))) / self.symbols.rate("C")
+        return exposed(time, math, n) if time else time
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -348,7 +379,8 @@ class Pricing:
         layers = Layers.of(lying, any_size=any_size)
         own = memory(lying, layers)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.least(layers, own, name) for name in SECTIONS}
+        flow = Layers.of(apart(lying), any_size=any_size) if self.plan.has_rings else layers
+        least = {name: self.least(flow, own, name) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in passes:
             mine = [c for c in compute if name in (c.pass_, "total")]
@@ -357,13 +389,16 @@ class Pricing:
             math = Formula.sum(c.time.formula for c in mine if c.counted)
             moved = Formula.sum(c.moved.formula for c in mine if c.counted)
             comms = self.overlapping(groups[name])
+            waits = [c for c in collectives if name in (c.pass_, "total") and c.exposed]
+            bare = Formula.sum(c.exposed.formula for c in waits if c.exposed)
             formulas = {
                 "flops": work,
                 "elementwise": other,
                 "bytes": Formula.sum(sent for sent, _ in groups[name].values()),
                 "t_math": math,
                 "t_comms": comms,
-                "t_overlapped": Formula.largest((math, comms)),
+                **({"t_exposed": bare} if self.plan.overlaps else {}),
+                "t_overlapped": Formula.largest((math + bare, comms)),
                 "t_serial": math + comms,
                 "t_load": load,
                 "hbm_bytes": moved,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shardlang.cost.bound import Condition, quotient
 from shardlang.cost.formula import Formula
-from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
+from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Dim, subscript
@@ -54,28 +54,37 @@ def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """A collective and its price, all of the times that it is done: `repeats` are the dims that count them."""
+    """A collective and its price, all of the times that it is done: `repeats` are the dims that count them.
+
+    `exposed` is the part of its time that is hidden behind nothing, None in a plan that says
+    nothing of that: one with no rings and no prefetch.
+    """
 
     pass_: Pass
     step: Step
     bytes: Quantity
     time: Quantity
     repeats: tuple[Dim, ...] = ()
+    exposed: Quantity | None = None
 
     @property
     def op(self) -> str:
         """The collective's name."""
-        return type(self.step.op).__name__
+        return type(self.step.moving.op).__name__
 
     @property
     def move(self) -> str:
-        """The collective with its axes, as the notation writes it: `AllGather_{XY}`."""
-        return f"{self.op}{subscript(cast('Collective', self.step.op).axes)}"
+        """The collective with its axes, as the notation writes it: `AllGather_{XY}`, `RingGather_Y`."""
+        op = self.step.op
+        name = self.op
+        if isinstance(op, Ring):
+            name = "RingGather" if op.gathers else "RingScatter"
+        return f"{name}{subscript(cast('Collective', op).axes)}"
 
     @property
     def tensor(self) -> str:
         """The tensor that moves."""
-        return self.step.inputs[0].name
+        return self.step.moving.inputs[0].name
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -85,7 +94,7 @@ class CollectiveCost:
     @property
     def dim(self) -> str | None:
         """The dim that is joined or split, None for AllReduce and Permute."""
-        match self.step.op:
+        match self.step.moving.op:
             case AllGather(_, dim) | ReduceScatter(_, dim) | AllToAll(_, _, dim):
                 return dim.name
             case _:

@@ -33,6 +33,7 @@ from shardlang.diagnostics import of_kind
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
+from shardlang.ir.ops import Ring
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
 
@@ -52,6 +53,8 @@ def passes_of(plan: Plan) -> tuple[Section, ...]:
 
 
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
+EXPOSED = ("t_exposed",)
+"""What plans with rings have besides."""
 HBM = ("t_load", "hbm_bytes", "t_hbm", "fused_bytes")
 MEMORY = (
     "parameters",
@@ -163,8 +166,11 @@ class Report:
 
     @property
     def is_bound(self) -> bool:
-        """Whether no step can take less than T_overlapped: at peak rates, with no efficiency set."""
-        return self.rates == "peak rates"
+        """Whether no step can take less than T_overlapped: at peak rates, with no efficiency set.
+
+        In a plan with rings or a prefetch T_overlapped counts what stays exposed, and is an estimate.
+        """
+        return self.rates == "peak rates" and not self.plan.overlaps
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -216,10 +222,11 @@ class Report:
                     "tensor": cost.tensor,
                     "axes": list(cost.axes),
                     "dim": cost.dim,
-                    "from": str(cost.step.inputs[0]),
-                    "to": str(cost.step.output),
+                    "from": str(cost.step.moving.inputs[0]),
+                    "to": str(cost.step.moving.output),
                     "bytes": _entry(cost.bytes),
                     "time": _entry(cost.time, "seconds"),
+                    **_ring(cost),
                     "critical": cost.step.critical,
                     "reason": cost.step.reason,
                     **_loop(cost),
@@ -239,7 +246,8 @@ class Report:
             "totals": {
                 name: {
                     key: _entry(totals.quantity(key), "seconds" if key[:2] == "t_" else "value")
-                    for key in (*TOTALS, *HBM)
+                    for key in (*TOTALS, *EXPOSED, *HBM)
+                    if key in totals.quantities
                 }
                 for name, totals in self.totals.items()
             },
@@ -383,6 +391,13 @@ def _roofline(cost: ComputeCost) -> dict[str, Any]:
         "intensity": {"formula": cost.intensity, "value": cost.intensity_value},
         "bound": bound,
     }
+
+
+def _ring(cost: CollectiveCost) -> dict[str, Any]:
+    """Say what stays exposed, in a plan with rings, and whether this collective is one."""
+    if cost.exposed is None:
+        return {}
+    return {"ring": isinstance(cost.step.op, Ring), "exposed": _entry(cost.exposed, "seconds")}
 
 
 def _loop(cost: CollectiveCost | ComputeCost) -> dict[str, str]:

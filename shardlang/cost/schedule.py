@@ -11,20 +11,21 @@ every lane has its work to do, none is shorter than T_overlapped. Gathers of par
 that they are prefetched as early as it allows, whatever memory that takes. Elementwise steps take no
 time: they are fused into others. In a report with `hbm`, a contraction takes at least as long as reading
 its operands and writing its result (the HBM roofline), as T_math has it. The layers of a block come one after
-the other.
+the other. A ring is scheduled hop by hop, with the part of its product that each hop brings or takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from math import prod
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cost.errors import NotScheduled
 from shardlang.cost.symbols import literal_size
 from shardlang.diagnostics import Diagnostic, ShardlangError
-from shardlang.ir.ops import Collective
+from shardlang.ir.ops import Collective, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Array
@@ -107,37 +108,50 @@ class Timeline:
             yield " ░▒▓█"[min(4, int(share * 4 + 0.5))]
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is scheduled as one: a step, or a piece of a ring. `needs` are the tasks that it waits for."""
+
+    section: Pass
+    step: Step
+    lanes: tuple[str, ...]
+    seconds: float
+    needs: frozenset[int]
+
+
 def schedule(report: Report) -> Timeline:
     """Simulate a report's plan; every size and hardware figure has to be known.
 
     Raises `ShardlangError` (SH525) where one is missing.
     """
-    plan, seconds = _written_out(report, _durations(report))
-    steps = list(plan.steps())
+    plan, times = _written_out(report, _durations(report))
     lanes = _lanes(report)
-    needs = _needs(plan, [step for _, step in steps])
-    readers: list[list[int]] = [[] for _ in steps]
+    tasks = _tasks(report, plan, times, lanes)
+    seconds = [task.seconds for task in tasks]
+    needs = [task.needs for task in tasks]
+    readers: list[list[int]] = [[] for _ in tasks]
     for index, own in enumerate(needs):
         for source in own:
             readers[source].append(index)
-    left = [0.0] * len(steps)
-    for index in range(len(steps) - 1, -1, -1):
+    left = [0.0] * len(tasks)
+    for index in range(len(tasks) - 1, -1, -1):
         left[index] = seconds[index] + max((left[r] for r in readers[index]), default=0.0)
-    places = [_place(report, step, lanes) for _, step in steps]
-    starts = _run(needs, readers, seconds, left, places)
+    starts = _run(needs, readers, seconds, left, [task.lanes for task in tasks])
     moves = {id(cost.step): f"{cost.move} {cost.tensor}" for cost in report.collectives}
     events = [
         Event(
-            places[i],
-            starts[i],
-            starts[i] + seconds[i],
-            section,
-            statement(step),
-            step.critical,
-            moves.get(id(step), step.output.name),
+            task.lanes,
+            start,
+            start + task.seconds,
+            task.section,
+            statement(task.step),
+            task.step.critical,
+            task.step.output.name
+            if task.lanes == (COMPUTE,)
+            else moves.get(id(task.step), task.step.output.name),
         )
-        for i, (section, step) in enumerate(steps)
-        if seconds[i]
+        for task, start in zip(tasks, starts, strict=True)
+        if task.seconds
     ]
     events.sort(key=lambda event: (event.start, event.end))
     return Timeline(lanes, tuple(events), max((event.end for event in events), default=0.0))
@@ -147,15 +161,19 @@ MOST_STEPS = 1500
 """Up to so many steps, each layer of a block is scheduled by itself; beyond, several together."""
 
 
-def _written_out(report: Report, seconds: list[float]) -> tuple[Plan, list[float]]:
-    """Write the blocks of a plan out, with the time of each step.
+Times = tuple[float, float]
+"""The seconds of a step: of its computation, and of its collective. A ring has both."""
+
+
+def _written_out(report: Report, times: list[Times]) -> tuple[Plan, list[Times]]:
+    """Write the blocks of a plan out, with the times of each step.
 
     Where there are too many layers, several are taken as one whose steps take as long as theirs.
     """
     plan = report.plan
     blocks = plan.program.blocks
     if not blocks:
-        return plan, seconds
+        return plan, times
     body = sum(step.loop is not None for _, step in plan.steps())
     most = max(1, MOST_STEPS // max(body, 1))
     counts: dict[int, int] = {}
@@ -164,15 +182,15 @@ def _written_out(report: Report, seconds: list[float]) -> tuple[Plan, list[float
         size = literal_size(name) or int(report.known[report.symbols.of[name]])
         counts[block.number] = min(size, most)
     found = unroll_plan(plan, counts)
-    each = {
-        id(step): time / (1 if step.loop is None else counts[step.loop.number])
-        for (_, step), time in zip(plan.steps(), seconds, strict=True)
-    }
-    return found.plan, [0.0 if step is None else each[id(step)] for step in found.origins]
+    each: dict[int, Times] = {}
+    for (_, step), (math, comms) in zip(plan.steps(), times, strict=True):
+        count = 1 if step.loop is None else counts[step.loop.number]
+        each[id(step)] = (math / count, comms / count)
+    return found.plan, [(0.0, 0.0) if step is None else each[id(step)] for step in found.origins]
 
 
 def _run(
-    needs: Sequence[set[int]],
+    needs: Sequence[frozenset[int]],
     readers: Sequence[Sequence[int]],
     seconds: Sequence[float],
     left: Sequence[float],
@@ -216,17 +234,20 @@ def _run(
     return starts
 
 
-def _durations(report: Report) -> list[float]:
+def _durations(report: Report) -> list[Times]:
     """Give the seconds of each step."""
-    priced = {id(cost.step): cost.time for cost in (*report.collectives, *report.compute)}
+    math = {id(cost.step): cost.time for cost in report.compute}
+    comms = {id(cost.step): cost.time for cost in report.collectives}
     missing: dict[str, None] = {}
-    found: list[float] = []
+    found: list[Times] = []
     for _, step in report.plan.steps():
-        time = priced.get(id(step))
-        if time is not None and time.value is None:
-            names = time.formula.names - set(report.known)
-            missing |= dict.fromkeys(n for n in report.symbols.kinds if n in names)
-        found.append(float(0 if time is None else time.value or 0))
+        own = (math.get(id(step)), comms.get(id(step)))
+        for time in own:
+            if time is not None and time.value is None:
+                names = time.formula.names - set(report.known)
+                missing |= dict.fromkeys(n for n in report.symbols.kinds if n in names)
+        seconds, sent = (0.0 if time is None else float(time.value or 0) for time in own)
+        found.append((seconds, sent))
     if missing:
         program = report.plan.program
         span = program.statements[0].span if program.statements else Span(0, 0)
@@ -251,19 +272,59 @@ def _place(report: Report, step: Step, lanes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis.name for axis in step.op.axes if axis.name in lanes)
 
 
-def _needs(plan: Plan, steps: Sequence[Step]) -> list[set[int]]:
-    """Give, for each step, the steps that make what it reads."""
+def _tasks(report: Report, plan: Plan, times: Sequence[Times], lanes: Sequence[str]) -> list[Task]:
+    """Give what is scheduled, each with the tasks that make what it reads."""
     maker: dict[Array, int] = {}
     given = set(plan.cotangents)
     ends: set[int] = set()
-    found: list[set[int]] = []
+    found: list[Task] = []
     forward = len(plan.forward)
-    for index, step in enumerate(steps):
+    for index, ((section, step), (math, comms)) in enumerate(zip(plan.steps(), times, strict=True)):
         if index == forward:
             ends = {maker[a] for a in plan.outputs if a in maker}
         own = {maker[array] for array in step.inputs if array in maker}
         if given.intersection(step.inputs):
             own |= ends
-        found.append(own)
-        maker[step.output] = index
+        needs, place = frozenset(own), _place(report, step, lanes)
+        if isinstance(step.op, Ring) and comms:
+            _ring(found, Task(section, step, place, comms, needs), math, _devices(report, step))
+        else:
+            found.append(Task(section, step, place if comms else (COMPUTE,), math + comms, needs))
+        maker.update(dict.fromkeys(step.outputs, len(found) - 1))
     return found
+
+
+def _devices(report: Report, step: Step) -> int:
+    """Count the devices of a ring, whose times are known and so are its axes' sizes."""
+    assert isinstance(step.op, Ring)
+    return prod(int(report.known[report.symbols.of[axis.name]]) for axis in step.op.axes)
+
+
+def _ring(tasks: list[Task], whole: Task, math: float, count: int) -> None:
+    """Append the pieces of a ring, the one that ends it last; `whole` has what all of them share.
+
+    Each hop brings two shards, or takes two blocks of partial sums, the last one brings or the first one
+    takes one where the count of devices is even. The device's own is multiplied first, or last.
+    """
+    assert isinstance(whole.step.op, Ring)
+    hops = count // 2
+    parts = [2] * (hops - 1) + [1 if count % 2 == 0 else 2]
+    before: frozenset[int] = frozenset()
+
+    def add(lanes: tuple[str, ...], seconds: float, needs: frozenset[int]) -> frozenset[int]:
+        tasks.append(replace(whole, lanes=lanes, seconds=seconds, needs=whole.needs | needs))
+        return frozenset((len(tasks) - 1,))
+
+    one, hop = math / count, whole.seconds / hops
+    if whole.step.op.gathers:
+        done = add((COMPUTE,), one, before)
+        for number in parts:
+            before = add(whole.lanes, hop, before)
+            done = add((COMPUTE,), one * number, before | done)
+        return
+    done = before
+    for number in reversed(parts):
+        done = add((COMPUTE,), one * number, done)
+        before = add(whole.lanes, hop, before | done)
+    done = add((COMPUTE,), one, done)
+    add((COMPUTE,), 0.0, before | done)

@@ -27,6 +27,7 @@ from shardlang.ir.types import Array
 
 def contraction(step: Step) -> Formula:
     """Give the bytes that a step reads and writes in one layer: each operand once, and its result."""
+    step = step.computing
     return Formula.of(*map(local_bytes, (*dict.fromkeys(step.inputs), step.output)))
 
 

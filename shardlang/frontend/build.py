@@ -58,6 +58,7 @@ from shardlang.frontend.syntax import (
     Negate,
     NumberRef,
     OptimizerDecl,
+    PrefetchDecl,
     Product,
     SaveDecl,
     ScheduleDecl,
@@ -97,10 +98,13 @@ RELATIONS: Mapping[str, Relation] = {
 RENAME = "Rename"
 """The head that takes the result's dims as its subscript."""
 
+RINGS = frozenset({"RingGather", "RingScatter"})
+"""Heads of collectives that are done together with a product."""
+
 SHAPES = frozenset({"Reshape", "rotary", "unrotary", "top", "rank"})
 """Heads that take the dims that they need whole, or make, as their subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | {RENAME} | SHAPES
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | RINGS | {RENAME} | SHAPES
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -738,6 +742,11 @@ class Builder:
         """Read `save Tmp, P`."""
         names = tuple(p.joined() for p in parts if isinstance(p, _Name))
         return SaveDecl(names, _span_of(parts[0]).join(names[-1].span))
+
+    def prefetch(self, parts: list[Token | _Name]) -> PrefetchDecl:
+        """Read `prefetch W_in, W_out`."""
+        names = tuple(p.joined() for p in parts if isinstance(p, _Name))
+        return PrefetchDecl(names, _span_of(parts[0]).join(names[-1].span))
 
     # ---- Sizes
 

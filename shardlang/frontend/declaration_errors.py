@@ -261,6 +261,24 @@ class UnknownSaved(Mistake):
 
 
 @dataclass(frozen=True)
+class NotAhead(Mistake):
+    """`prefetch x`."""
+
+    code: ClassVar[str] = "SH272"
+    title: ClassVar[str] = "nothing to prefetch"
+    name: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what it is not."""
+        return f"{self.name} is no parameter of which each layer of a block has its own"
+
+    def hint(self) -> str | None:
+        """Give the nearest parameter."""
+        return suggest(self.name, self.known, "those are") if self.known else None
+
+
+@dataclass(frozen=True)
 class AllAndNone(Mistake):
     """`save all, none`."""
 

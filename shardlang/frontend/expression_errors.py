@@ -270,6 +270,25 @@ class Unsettled(Mistake):
 
 
 @dataclass(frozen=True)
+class RingMisplaced(Mistake):
+    """`RingGather_Y(A[B, D_Y]) + C`."""
+
+    code: ClassVar[str] = "SH271"
+    title: ClassVar[str] = "ring out of place"
+    ring: str
+    why: str
+    form: str
+
+    def message(self) -> str:
+        """Say what is wrong."""
+        return f"{self.ring} {self.why}"
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        return f"as in {self.form}"
+
+
+@dataclass(frozen=True)
 class NotSplit(Mistake):
     """`AllGather_X(A[I, J])`."""
 

@@ -15,6 +15,7 @@ from shardlang.frontend import expression_errors, numbers
 from shardlang.frontend.functions import Functions
 from shardlang.frontend.products import contracted, names
 from shardlang.frontend.relayout import Relayouts
+from shardlang.frontend.rings import Rings
 from shardlang.frontend.selection import Selection
 from shardlang.frontend.syntax import (
     Binary,
@@ -27,7 +28,7 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
 )
-from shardlang.frontend.terms import Factors, just, Number, ONE, Pending, Sum, Value, Want
+from shardlang.frontend.terms import Arriving, Factors, just, Number, ONE, Pending, Sum, Value, Want
 from shardlang.frontend.values import Goal, union, Values
 from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Map
 from shardlang.ir.program import Statement, Use
@@ -57,6 +58,7 @@ class Expressions:
         self.functions = Functions(self)
         self.selection = Selection(self)
         self.relayouts = relayouts
+        self.rings = Rings(self)
         self.depth = 0
 
     # --- parts
@@ -127,6 +129,8 @@ class Expressions:
                 if self.relayouts.is_one(expr):
                     use = self.relayouts.apply(expr, None, self)
                     return None if use is None else just(use)
+                if self.rings.is_one(expr):
+                    return self.rings.apply(expr, want)
                 return self.functions.call(expr, want, base)
             case Comparison():
                 return self.selection.compare(expr, want)
@@ -189,6 +193,8 @@ class Expressions:
                 return replace(value, scalar=value.scalar * factor)
             case Factors():
                 return replace(value, scale=value.scale * factor)
+            case Arriving():
+                return self.rings.alone(value)
             case Sum() | Pending():
                 whole = self.sum(value, want)
                 if whole is None:
@@ -232,6 +238,8 @@ class Expressions:
 
     def _dot(self, node: Product, left: Value, right: Value, want: Want | None) -> Value | None:
         inner = _inside(node, want)
+        if isinstance(left, Arriving) or isinstance(right, Arriving):
+            return self.rings.product(node, left, right, want)
         if isinstance(left, Number) or isinstance(right, Number):
             return self._scaled_dot(node, left, right, inner)
         first, second = self.operand(left, inner), self.operand(right, inner)
@@ -262,6 +270,8 @@ class Expressions:
 
     def closed(self, value: Value, want: Want | None) -> Number | Sum | Pending | None:
         """Close an open product: decide what it sums over."""
+        if isinstance(value, Arriving):
+            return self.rings.alone(value)
         if not isinstance(value, Factors):
             return value
         if len(value.factors) == 1:

@@ -43,6 +43,7 @@ from shardlang.frontend.syntax import (
     Negate,
     NumberRef,
     OptimizerDecl,
+    PrefetchDecl,
     Product,
     SaveDecl,
     ScheduleDecl,
@@ -233,6 +234,8 @@ class _Spelling:
                 return f"schedule {name.text}{behind or ''}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
+            case PrefetchDecl(names):
+                return "prefetch " + ", ".join(name.text for name in names)
             case Section(name):
                 return f"{name}:"
             case Layers(dim, size, carries):

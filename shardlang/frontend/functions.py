@@ -21,7 +21,7 @@ from shardlang.frontend import (
     numbers,
     training_errors,
 )
-from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
+from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
 from shardlang.frontend.shapes import SHAPES, Shapes
@@ -73,6 +73,7 @@ HEADS = (
     *SHAPES,
     UPDATE,
     *COLLECTIVES,
+    *RINGS,
 )
 """Everything that may be called."""
 

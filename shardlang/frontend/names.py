@@ -22,13 +22,17 @@ USUAL_AXES = "WXYZ"
 COLLECTIVES = ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "Permute", "Slice", "Mask")
 """The heads of relayouts."""
 
+RING_GATHER, RING_SCATTER = "RingGather", "RingScatter"
+RINGS = (RING_GATHER, RING_SCATTER)
+"""The heads of collectives that are done together with a product."""
+
 RENAME = "Rename"
 """The head that gives a value other dim names."""
 
 PUT = "put"
 """The head that gives a value new dims."""
 
-WITH_DIM = ("ReduceScatter", "AllToAll", "Slice")
+WITH_DIM = ("ReduceScatter", "AllToAll", "Slice", RING_SCATTER)
 """Those whose subscript ends with a dim."""
 
 
@@ -312,7 +316,7 @@ def implied_axes(items: Sequence[Item]) -> tuple[str, ...]:
         if ref.marker is not None:
             words.update((word.text, None) for word in ref.marker.words)
     for call in calls(items):
-        if call.head.text in COLLECTIVES:
+        if call.head.text in (*COLLECTIVES, *RINGS):
             given = [word.text for word in call.subscript or ()]
             if call.head.text in WITH_DIM and len(given) > 1:
                 given.pop()

@@ -228,6 +228,7 @@ DECLARATIONS = {
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
+    "prefetch": "what is gathered a layer ahead is declared as `prefetch W_in, W_out`",
     "accumulate": "microbatches are declared as `accumulate M=8`",
     "schedule": "a schedule is named as `schedule 1f1b` or `schedule interleaved, chunks 2`",
     "forward": "a section starts with `forward:` alone on a line",

@@ -20,7 +20,7 @@ from shardlang.frontend.terms import Pending, Sum, Want
 from shardlang.frontend.values import Goal, Values
 from shardlang.ir.ops import Relayout
 from shardlang.ir.program import Statement, Use
-from shardlang.ir.types import Array, Axis, Dim, Layout, Mesh, Tensor
+from shardlang.ir.types import Array, Axis, Dim, Mesh, Tensor
 from shardlang.source import Span
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Relayouts:
         use = self._operand(call, goal, expressions)
         if use is None or (goal is not None and not self._same_dims(call, goal, use)):
             return None
-        subscript = self._subscript(call, use.tensor)
+        subscript = self.subscript(call, use.tensor)
         if subscript is None:
             return None
         axes, dim = subscript
@@ -81,7 +81,7 @@ class Relayouts:
         brackets = None if goal is None else goal.brackets
         after = None if brackets is None else brackets.layout(use.tensor.dims)
         at = settle.Situation(use.tensor.dims, before, after, axes, dim, self.mesh)
-        ops = self._settled(call, at, use, before)
+        ops = self.settled(call, call.head.text, FORMS[call.head.text], at, use)
         return None if ops is None else self._write(ops, use, goal, at, span or call.span)
 
     def _both(self, call: Call, outer: Goal, inner: Goal) -> Goal | None:
@@ -155,7 +155,7 @@ class Relayouts:
         mistake = expression_errors.DimsChanged(call.head.text, names(dims), names(brackets.dims))
         self.reporter.report(call.head.span, mistake)
 
-    def _subscript(
+    def subscript(
         self, call: Call, tensor: Tensor
     ) -> tuple[tuple[Axis, ...] | None, Dim | None] | None:
         """Read a subscript: its last word may be a dim, the others are axes."""
@@ -188,13 +188,16 @@ class Relayouts:
             return None
         return (tuple(axes) if axes or dim is None else None), dim
 
-    def _settled(
-        self, call: Call, at: settle.Situation, use: Use, before: Layout | None
+    def settled(
+        self, call: Call, head: str, form: str, at: settle.Situation, use: Use
     ) -> list[Relayout] | None:
+        """Give the collectives that a call means; `head` is their name, `form` a full spelling."""
+        before = at.before
         try:
-            return settle.settle(call.head.text, at)
+            return settle.settle(head, at)
         except settle.NotSettledError as reason:
-            self._unsettled(call, str(reason))
+            mistake = expression_errors.Unsettled(call.head.text, str(reason), form)
+            self.reporter.report(call.span, mistake)
         except settle.SplitsNothingError as reason:
             array = use.tensor.name if before is None else str(Array(use.tensor, before))
             split = () if before is None else before.sharding

@@ -50,6 +50,7 @@ from shardlang.frontend.syntax import (
     Item,
     Layers,
     LeafDecl,
+    PrefetchDecl,
     SaveDecl,
     Section,
     TensorRef,
@@ -159,6 +160,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), declaration_errors.EmptyProgram(written.blocks))
     save = _save(items, values)
+    ahead = _prefetch(items, values)
     reporters = {id(each): each for each in sizes.reporters}
     diagnostics = _once([d for each in reporters.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
@@ -181,6 +183,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         zero=zero,
         microbatches=microbatches,
         save=save,
+        prefetch=ahead,
     )
 
 
@@ -260,6 +263,21 @@ def _save(items: Sequence[Item], values: Values) -> Save:
     names = {word.text for word in named}
     same = {each[name].tensor.name for each in inner for name in names.intersection(each)}
     return Save(everything, frozenset(names | same))
+
+
+def _prefetch(items: Sequence[Item], values: Values) -> frozenset[str]:
+    """Read the prefetch lines: they name parameters of which each layer has its own."""
+    words = [word for item in items if isinstance(item, PrefetchDecl) for word in item.names]
+    stacked = tuple(
+        name
+        for name, leaf in values.leaves.items()
+        if leaf.kind == "param" and leaf.loop is not None
+    )
+    for word in words:
+        if word.text not in stacked and word.text not in values.poisoned:
+            mistake = declaration_errors.NotAhead(word.text, stacked)
+            values.reporter.report(word.span, mistake)
+    return frozenset(word.text for word in words)
 
 
 @dataclass

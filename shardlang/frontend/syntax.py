@@ -297,6 +297,14 @@ class SaveDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefetchDecl:
+    """`prefetch W_in, W_out`."""
+
+    names: tuple[Word, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """`forward:`, `backward:` or `update:`."""
 
@@ -365,6 +373,7 @@ Item = (
     | AccumulateDecl
     | ScheduleDecl
     | SaveDecl
+    | PrefetchDecl
     | Section
     | Layers
     | BlockDecl

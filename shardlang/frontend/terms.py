@@ -13,7 +13,7 @@ from typing import Literal
 
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.values import union
-from shardlang.ir.ops import Compute
+from shardlang.ir.ops import AllGather, Compute
 from shardlang.ir.program import Use
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, Dim, Layout
@@ -112,7 +112,17 @@ class Factors:
     scale: Monomial = field(default=ONE)
 
 
-Value = Number | Sum | Pending | Factors
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """An operand of a product whose shards go round; `keep` says that it is whole in the end."""
+
+    use: Use
+    move: AllGather
+    keep: bool
+    span: Span
+
+
+Value = Number | Sum | Pending | Factors | Arriving
 """What a part of an expression may be."""
 
 

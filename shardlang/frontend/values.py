@@ -20,7 +20,7 @@ from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Definition, Item, Layers, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
-from shardlang.ir.ops import implied, Op, Rename
+from shardlang.ir.ops import implied, Op, Rename, Ring
 from shardlang.ir.program import Leaf, LeafKind, Pass, Pipeline, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, subscript, Tensor
 from shardlang.source import Span
@@ -432,7 +432,7 @@ class Values:
             self.entries[name] = Entry(tensor, layout, span, "value", layout, self.section)
             return tensor
         word, brackets = goal.ref.name, goal.brackets
-        made = (op, tensors)
+        made = (op.product if isinstance(op, Ring) else op, tensors)
         if self.scope is not None and not self.explicit and word.text in self.scope.entries:
             return self._next(word, goal, dims)
         if self._forbidden(word, goal, made):

@@ -263,7 +263,38 @@ class Mask:
     axes: tuple[Axis, ...]
 
 
-Collective = AllGather | ReduceScatter | AllReduce | AllToAll | Permute
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A product and a collective at once: shards go round the devices, a product at each of them.
+
+    With an AllGather, `operand` is the place of the operand whose shards go round: each is multiplied as
+    it comes by, and the gathered array exists nowhere, unless `keep` says that other steps read it. With a
+    ReduceScatter it is the result's partial sums that go round, each device adding its own.
+    `RingGather_Y(A[B, D_Y]) ·_D W[D, F]`, `RingScatter_{Y,D}(H[B, F_Y] ·_F W[F_Y, D])`.
+    """
+
+    product: Einsum
+    move: AllGather | ReduceScatter
+    operand: int = 0
+    keep: bool = False
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that the ring goes over, the first one outermost."""
+        return self.move.axes
+
+    @property
+    def dim(self) -> Dim:
+        """The dim that is joined or split."""
+        return self.move.dim
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it is an operand that goes round."""
+        return isinstance(self.move, AllGather)
+
+
+Collective = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Ring
 """What moves data between devices."""
 
 LocalMove = Slice | Mask
@@ -288,6 +319,7 @@ Compute = (
     | Top
     | Rank
     | Update
+    | Ring
 )
 """What computes a new value."""
 

@@ -7,14 +7,14 @@ they can't disagree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Permute, Reduce, Update
+from shardlang.ir.ops import Collective, Compute, Op, Permute, Reduce, Ring, Update
 from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Dim, Tensor
+from shardlang.ir.types import Array, Dim, Layout, Tensor
 from shardlang.source import Span
 
 
@@ -66,6 +66,38 @@ class Step:
         )
 
     @property
+    def outputs(self) -> tuple[Array, ...]:
+        """All that it makes: its output, and what a ring keeps of what has come round."""
+        if isinstance(self.op, Ring) and self.op.keep:
+            return self.output, self.moving.output
+        return (self.output,)
+
+    @property
+    def moving(self) -> Step:
+        """The collective that it is; of a ring the one that it does in pieces."""
+        if not isinstance(self.op, Ring):
+            return self
+        move = self.op.move
+        if self.op.gathers:
+            source = self.inputs[self.op.operand]
+            made = source.with_layout(_without(source, self.op))
+            return replace(self, op=move, inputs=(source,), output=made)
+        return replace(self, op=move, inputs=(self.computing.output,))
+
+    @property
+    def computing(self) -> Step:
+        """The computation that it is; of a ring the product that it does in pieces."""
+        if not isinstance(self.op, Ring):
+            return self
+        op, inputs, output = self.op, list(self.inputs), self.output
+        if op.gathers:
+            inputs[op.operand] = self.moving.output
+        else:
+            left = _without(output, op)
+            output = output.with_layout(Layout(left.sharding, left.unreduced.union(op.axes)))
+        return replace(self, op=op.product, inputs=tuple(inputs), output=output, critical=False)
+
+    @property
     def is_collective(self) -> bool:
         """Whether it moves data between devices."""
         return isinstance(self.op, Collective)
@@ -74,6 +106,15 @@ class Step:
     def is_compute(self) -> bool:
         """Whether it computes a new value."""
         return isinstance(self.op, Compute)
+
+
+def _without(array: Array, ring: Ring) -> Layout:
+    """Give an array's layout with the innermost axes of a dim, which a ring goes over, taken off."""
+    sharding = list(array.layout.sharding)
+    place = array.tensor.dims.index(ring.dim)
+    own = sharding[place]
+    sharding[place] = own[: len(own) - len(ring.axes)]
+    return replace(array.layout, sharding=tuple(sharding))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +273,16 @@ class Plan:
         if self.update:
             count = count.replace(" steps", f", {len(self.update)} update steps")
         return f"<Plan by {self.strategy}: {count}>"
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether some collective is done in pieces, beside a product."""
+        return any(isinstance(step.op, Ring) for _, step in self.steps())
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it says what runs beside what: by rings, or by what is prefetched."""
+        return self.has_rings or bool(self.program.prefetch)
 
     @property
     def parameters(self) -> frozenset[Tensor]:

@@ -31,6 +31,7 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Rename,
     Reshape,
+    Ring,
     Rotary,
     Select,
     Slice,
@@ -178,6 +179,12 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"Slice{_axes_and_dim(axes, dim)}({operands[0]})"
         case Mask(axes):
             return f"Mask{subscript(axes)}({operands[0]})"
+        case Ring(product, ReduceScatter(axes, dim)):
+            inner = expression(product, operands)
+            return f"RingScatter{_axes_and_dim(axes, dim)}({inner})"
+        case Ring(product, move, place):
+            round_ = f"RingGather{subscript(move.axes)}({operands[place]})"
+            return expression(product, [*operands[:place], round_, *operands[place + 1 :]])
 
 
 def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
@@ -190,10 +197,13 @@ def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
 
 def statement(step: Step) -> str:
     """Print a step as a line of an explicit program, without its comment."""
-    right = expression(step.op, [str(array) for array in step.inputs])
+    operands = [str(array) for array in step.inputs]
+    if isinstance(step.op, Ring) and step.op.keep:
+        operands[step.op.operand] += f" -> {step.moving.output}"
     if step.sends:
         assert isinstance(step.op, Permute)
         return f"Permute{subscript(step.op.axes)}({step.inputs[0]})"
+    right = expression(step.op, operands)
     return f"{definition(step.op, step.output, step.inputs)} = {right}"
 
 
@@ -241,6 +251,8 @@ def declarations(program: Program) -> list[str]:
         lines.append(f"schedule {program.pipeline.schedule}{behind}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
+    if program.prefetch:
+        lines.append("prefetch " + ", ".join(sorted(program.prefetch)))
     return lines
 
 

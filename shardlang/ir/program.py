@@ -208,6 +208,8 @@ class Program:
 
     `explicit` is set by `forward:` and `backward:` headings: its statements are then the plan's
     steps, one for one, and nothing is inferred. `axes_declared` says whether a `mesh` line exists.
+    `prefetch` names parameters of which each layer has its own and whose copies are gathered while the layer
+    before runs.
     `slice` is the shape of the hardware's slice (`hardware tpu_v5p 16x16x16`), empty where none is given.
     `microbatches` counts those over which a step's gradients are added, None where there is one batch.
     """
@@ -226,6 +228,7 @@ class Program:
     zero: Zero | None = None
     microbatches: Dim | None = None
     save: Save = field(default_factory=Save)
+    prefetch: frozenset[str] = frozenset()
 
     @property
     def has_update(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.ir.ops import Compute, Linear, Op, Permute, Relayout, Rename, Update
+from shardlang.ir.ops import Compute, Linear, Op, Permute, Relayout, Rename, Ring, Update
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Block, Carry, Leaf, Program, Statement, Use
@@ -303,18 +303,19 @@ class _Checker:
         known.pop(output.layout, None)
         known[output.layout] = statement.span
         self.spans[output] = statement.span
+        step = Step(
+            statement.op,
+            arrays,
+            output,
+            "stated",
+            "the line states it",
+            span=statement.span,
+            loop=self.block,
+        )
+        for kept in step.outputs[1:]:
+            self.at_hand.setdefault(kept.name, {})[kept.layout] = statement.span
         if not (is_relayout and output in arrays) or sends:
-            self.steps.append(
-                Step(
-                    statement.op,
-                    arrays,
-                    output,
-                    "stated",
-                    "the line states it",
-                    span=statement.span,
-                    loop=self.block,
-                )
-            )
+            self.steps.append(step)
 
     def end_forward(self, outputs: list[Array]) -> None:
         """Drop the copies of parameters that are not kept, and give the cotangents of the outputs."""
@@ -480,12 +481,17 @@ def _taken_unmade(program: Program) -> frozenset[Array]:
     That is where a leaf lives, wherever else it is mentioned first.
     """
     made = {Array(s.result, s.target) for s in program.statements if s.target is not None}
-    taken = {
-        Array(s.operands[0].tensor, s.operands[0].layout)
-        for s in program.statements
-        if isinstance(s.op, Relayout) and s.operands[0].layout is not None
-    }
+    moved = [_moved(s) for s in program.statements]
+    taken = {Array(u.tensor, u.layout) for u in moved if u is not None and u.layout is not None}
     return frozenset(taken - made)
+
+
+def _moved(statement: Statement) -> Use | None:
+    """Give what a line moves as it stands: the operand of a relayout, or the one that goes round a ring."""
+    op = statement.op
+    if isinstance(op, Ring) and op.gathers:
+        return statement.operands[op.operand]
+    return statement.operands[0] if isinstance(op, Relayout) else None
 
 
 def _settle_leaves(program: Program, moved: frozenset[Array]) -> Program:

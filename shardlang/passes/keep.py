@@ -48,7 +48,7 @@ def kept_copies(
             if leaf is None or leaf.layout.unreduced or array == leaf or array in made:
                 continue
             copies.setdefault(array.name, {})[array] = None
-        made.add(step.output)
+        made.update(step.outputs)
     found: list[Kept] = []
     for name, leaf in weights.items():
         held = tuple(copies.get(name, ()))

@@ -46,10 +46,10 @@ def _alive(block: Block | None, run: Sequence[Step], needed: set[Array]) -> list
     while True:
         before, found = set(needed), list[bool]()
         for step in reversed(run):
-            lives = step.output in before
+            lives = not before.isdisjoint(step.outputs)
             found.append(lives)
             if lives:
-                before.discard(step.output)
+                before.difference_update(step.outputs)
                 before.update(step.inputs)
         ends = {last for first, last in _carried(block) if first in before} - needed
         if not ends:
@@ -127,8 +127,8 @@ def mark_critical(
         alone.difference_update(first for first, _ in _carried(step.loop))
         prefetched = all(array in alone for array in step.inputs)
         if prefetched:
-            alone.add(step.output)
+            alone.update(step.outputs)
         else:
-            alone.discard(step.output)
+            alone.difference_update(step.outputs)
         marked.append(replace(step, critical=step.is_collective and waits and not prefetched))
     return tuple(marked[: len(forward)]), tuple(marked[len(forward) :])

@@ -16,6 +16,7 @@ from shardlang.ir.ops import (
     Permute,
     ReduceScatter,
     Relayout,
+    Ring,
     Slice,
 )
 from shardlang.ir.plan import Gradient, Plan, Step
@@ -83,6 +84,9 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
 
     def op(value: Op) -> Op:
         match value:
+            case Ring(product, move):
+                axes = keep(move.axes)
+                return replace(value, move=replace(move, axes=axes)) if axes else product
             case (
                 AllGather(axes)
                 | ReduceScatter(axes)

@@ -3,7 +3,8 @@
 That is what a block means. Layer i has the values and leaves of a block under names with `_i` behind,
 counted from 0. Nothing is sent between stages: all layers are on one. Each layer begins with the values that it is handed as copies of its own, in the layout
 that the block says (`x_1 = x2_0`), so that no layer uses what another one has gathered; so the lines behind
-the block begin with what the last layer hands on. Copies in one layout move nothing and take no memory.
+the block begin with what the last layer hands on. Copies in one layout move nothing and take no memory. What
+is prefetched stands one layer ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from shardlang.ir.program import Block, Leaf, Program, Save, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
 from shardlang.passes.layers import bodies, left_inside, members, stack
 from shardlang.passes.live import runs
+from shardlang.passes.overlap import ahead
 
 COPY = Linear((Coefficient(),))
 
@@ -131,6 +133,7 @@ class _Writer:
             leaves=tuple(leaf for old in source.leaves for leaf in self.leaves(old)),
             dims=tuple(i for i in source.dims if i.dim not in {b.dim for b in source.blocks}),
             save=self.save(),
+            prefetch=frozenset(),
             has_backward=False,
         )
 
@@ -285,19 +288,29 @@ class _Writer:
         order = range(self.counts[number])
         sums: dict[str, Array] = {}
         before: int | None = None
-        for place, layer in enumerate(reversed(order) if back else order):
-            last = place == len(order) - 1
+        layers = tuple(reversed(order)) if back else tuple(order)
+        early = ahead(self.source, run)
+
+        def written(step: Step, layer: int) -> tuple[Step, Step]:
+            inputs = tuple(self.array(a, number, layer, own) for a in step.inputs)
+            output = self.array(step.output, number, layer, own)
+            return replace(step, inputs=inputs, output=output, loop=None), step
+
+        yield from (written(step, layer) for step in early for layer in layers[:1])
+        for place, layer in enumerate(layers):
+            last = place == len(layers) - 1
             for carry in block.carries:
                 old = carry.exit if before is not None else carry.entry
                 source = old if before is None else self.tensor(old, number, before)
                 yield _handed(source, self.tensor(carry.entry, number, layer), carry.layout)
+            following = layers[place + 1 : place + 2]
+            yield from (written(step, after) for step in early for after in following)
             for step in (step for step in run if not step.sends):
-                inputs = tuple(self.array(a, number, layer, own) for a in step.inputs)
                 if step.accumulates:
-                    yield from self.added(step, inputs[0], sums, layer, last=last)
-                    continue
-                output = self.array(step.output, number, layer, own)
-                yield replace(step, inputs=inputs, output=output, loop=None), step
+                    part = self.array(step.inputs[0], number, layer, own)
+                    yield from self.added(step, part, sums, layer, last=last)
+                elif step not in early:
+                    yield written(step, layer)
             before = layer
         assert before is not None
         for carry in block.carries:

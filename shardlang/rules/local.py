@@ -22,6 +22,7 @@ from shardlang.ir.ops import (
     Relayout,
     Rename,
     Reshape,
+    Ring,
     Rotary,
     Select,
     Take,
@@ -29,7 +30,7 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
-from shardlang.rules.collectives import Illegal
+from shardlang.rules.collectives import Illegal, relayout
 from shardlang.rules.whole import by_factors, given_as, needed_whole, seen_as, verb
 
 NO_SIZES: Mapping[str, int] = {}
@@ -156,6 +157,8 @@ def local(
     `declared` settles what the operands leave open: how a broadcast dim, which no operand has, is
     split. `sizes` are those known, which say how a reshaped dim may be split.
     """
+    if isinstance(op, Ring):
+        return _ring(op, arrays, result)
     seen: list[Array] = []
     for given in arrays:
         array, strays = seen_as(op, given, sizes)
@@ -222,3 +225,15 @@ def local(
     if twice:
         return Illegal(f"{twice[0]} would stand twice in {Array(result, layout)}")
     return layout
+
+
+def _ring(op: Ring, arrays: tuple[Array, ...], result: Tensor) -> Layout | Illegal:
+    """Give what a ring makes: the collective and the product, one after the other."""
+    if op.gathers:
+        gathered = relayout(op.move, arrays[op.operand])
+        if isinstance(gathered, Illegal):
+            return gathered
+        whole = arrays[op.operand].with_layout(gathered)
+        return local(op.product, (*arrays[: op.operand], whole, *arrays[op.operand + 1 :]), result)
+    partial = local(op.product, arrays, result)
+    return partial if isinstance(partial, Illegal) else relayout(op.move, Array(result, partial))

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
+from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
-from shardlang.passes.live import alive
+from shardlang.passes.live import alive, runs
 from shardlang.passes.normal import without_axes
+from shardlang.passes.overlap import ahead
 from shardlang.passes.update import of_all_layers
 from shardlang.verify.result import CollectivesCheck
 
@@ -61,11 +62,16 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     gradients = [g.gradient for g in plan.gradients] if "backward" in passes else []
     lives = alive(forward, backward, plan.outputs, gradients)
     found: Counter[Seen] = Counter()
+    bodies = (run for steps in (forward, backward) for block, run in runs(steps) if block)
+    early = {id(step) for run in bodies for step in ahead(plan.program, run)}
     for step, live in zip((*forward, *backward), lives, strict=True):
-        if live and step.is_collective and getattr(step.op, "axes", ()):
-            found[_of_step(step, numbers)] += (
-                1 if step.loop is None else numbers.dims[step.loop.dim]
-            )
+        times = 1 if step.loop is None else numbers.dims[step.loop.dim]
+        times += id(step) in early  # for the first layer, or by the last one for nobody
+        if live and isinstance(step.op, Ring):
+            for seen, count in _of_ring(step, step.op, numbers).items():
+                found[seen] += count * times
+        elif live and step.is_collective and getattr(step.op, "axes", ()):
+            found[_of_step(step, numbers)] += times
     if "update" in passes:
         found = _of_a_step(plan, found, numbers)
     return found
@@ -114,6 +120,23 @@ def _of_step(step: Step, numbers: Numbers) -> Seen:
             return Seen("collective_permute", operand, _moves(array, step.output, numbers))
         case _:
             raise AssertionError(step.op)
+
+
+def _of_ring(step: Step, op: Ring, numbers: Numbers) -> Counter[Seen]:
+    """Say what a ring must become: n-1 permutes of a shard each, as many one way round as the other.
+
+    For an even n there is one more to the next device than to the one before.
+    """
+    move = step.moving
+    shard = move.inputs[0] if op.gathers else move.output
+    rings = groups(op.axes, numbers)
+    n = len(rings[0])
+    found: Counter[Seen] = Counter()
+    for way, hops in ((1, n // 2), (-1, (n - 1) // 2)):
+        pairs = (((g[i], g[(i + way) % n]) for i in range(n)) for g in rings)
+        moves = tuple(sorted(pair for ring in pairs for pair in ring))
+        found[Seen("collective_permute", local_type(shard, numbers), moves)] += hops
+    return +found
 
 
 def local_type(array: Array, numbers: Numbers) -> str:

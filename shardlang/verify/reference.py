@@ -27,6 +27,7 @@ from shardlang.ir.ops import (
     Reduce,
     Rename,
     Reshape,
+    Ring,
     Rotary,
     Select,
     Take,
@@ -198,6 +199,8 @@ def _compute(
     match op:
         case Einsum():
             return _einsum(operands, result, sizes)
+        case Ring(product):
+            return _compute(product, operands, result, sizes)
         case Linear(coefficients, constant):
             total: Value = float(constant)
             for (value, dims), c in zip(operands, coefficients, strict=True):

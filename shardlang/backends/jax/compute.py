@@ -25,6 +25,7 @@ from shardlang.ir.ops import (
     Reduce,
     Rename,
     Reshape,
+    Ring,
     Rotary,
     Select,
     Take,
@@ -136,6 +137,7 @@ def compute(
     ]
     result = jax_dtype(output.tensor.dtype)
     writer = _Writer(target, output, result, scope)
+    op = op.product if isinstance(op, Ring) else op  # on whole arrays
     match op:
         case Einsum(contracted) if contracted or len(operands) == 1:
             writer.einsum(operands)
@@ -216,7 +218,7 @@ class _Writer:
         dims = tuple(dict.fromkeys(d for x in operands for d in x.dims))
         letters = self._scope.letters(dims)
         has = {operand.dtype for operand in operands}
-        same = _common(has)
+        same = common(has)
         codes: list[Item] = [cast(operand.code, operand.dtype, same) for operand in operands]
         terms = ",".join("".join(letters[d] for d in x.dims) for x in operands)
         present = tuple(dim for dim in self._dims if dim in dims)
@@ -321,7 +323,7 @@ class _Writer:
     def compare(self, relation: str, bound: Monomial | None, operands: list[Operand]) -> None:
         """Give 1 where a relation holds between two operands, or between one and a number."""
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
-        same = _common({operand.dtype for operand in operands})
+        same = common({operand.dtype for operand in operands})
         if bound is not None:
             same = wide({same})
         sides = [cast(aligned(x.code, x.dims, present), x.dtype, same) for x in operands]
@@ -518,7 +520,7 @@ class _Writer:
         self._finish(rest, same)
 
 
-def _common(dtypes: set[str]) -> str:
+def common(dtypes: set[str]) -> str:
     """Give the dtype that operands of one product are brought to; f8 and int4 go up when mixed."""
     if len(dtypes) == 1:
         (only,) = dtypes

@@ -16,6 +16,7 @@ from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Dim, Layout, Tensor
 from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.live import runs
+from shardlang.passes.overlap import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Scan:
     """The layers of a block in one pass: they are gone through from the last one where `back`.
 
     A layer reads arrays from `outside`, its part of the `stacked` ones, and what the layer before
-    hands on. It gives its part of the `given` stacks, and adds to the `sums`.
+    hands on. It gives its part of the `given` stacks, and adds to the `sums`. Its `ahead` steps
+    it does for the next layer, from that one's part of the `sources`.
     """
 
     block: Block
@@ -60,6 +62,27 @@ class Scan:
     stacked: tuple[Value, ...]
     sums: tuple[Array, ...]
     given: tuple[Value, ...] = ()
+    ahead: tuple[Step, ...] = ()
+    sources: tuple[Value, ...] = ()
+
+    @property
+    def body(self) -> tuple[tuple[Step, Step], ...]:
+        """The steps that a layer does for itself, each with the same step as it is printed."""
+        pairs = zip(self.steps, self.originals, strict=True)
+        return tuple(pair for pair in pairs if pair[0] not in self.ahead)
+
+    @property
+    def early(self) -> tuple[tuple[Step, Step], ...]:
+        """The steps that a layer does for the next one, each with the same step as it is printed."""
+        pairs = zip(self.steps, self.originals, strict=True)
+        return tuple(pair for pair in pairs if pair[0] in self.ahead)
+
+    @property
+    def ready(self) -> tuple[Array, ...]:
+        """What the steps ahead make that the layer's own steps read, or that it gives."""
+        read = {array for step, _ in self.body for array in step.inputs}
+        read.update(value.array for value in self.given)
+        return tuple(step.output for step in self.ahead if step.output in read)
 
     @property
     def entries(self) -> tuple[Array, ...]:
@@ -79,7 +102,16 @@ class Scan:
     @property
     def function(self) -> str:
         """The name of the function of one layer."""
-        return f"_layer_{self.block.number + 1}{'_backward' if self.back else ''}"
+        return f"_layer_{self._number}"
+
+    @property
+    def gathering(self) -> str:
+        """The name of the function that does the steps ahead."""
+        return f"_ahead_{self._number}"
+
+    @property
+    def _number(self) -> str:
+        return f"{self.block.number + 1}{'_backward' if self.back else ''}"
 
 
 Run = Straight | Scan
@@ -229,21 +261,23 @@ class _Tracer:
             for step in run:
                 for array in step.inputs:
                     self.find(Value(array), name, step)
-                self.now.add(Value(step.output))
+                self.now.update(map(Value, step.outputs))
             found.append(Straight(tuple(run), mine))
         return tuple(found)
 
     def scan(self, block: Block, name: Pass, run: list[Step], originals: tuple[Step, ...]) -> Scan:
         """Follow a layer, and put at hand what there is behind the block."""
-        scan = Scan(block, name == "backward", tuple(run), originals, (), (), ())
+        early = ahead(self.plan.program, run)
+        scan = Scan(block, name == "backward", tuple(run), originals, (), (), (), ahead=early)
         sums = tuple(step.output for step in run if step.accumulates)
         own = self.own[block.number]
         own.update(
-            x.name for x in (*scan.entries, *(s.output for s in run if s.output not in sums))
+            x.name for x in (*scan.entries, *(a for s in run for a in s.outputs if a not in sums))
         )
         for entry in scan.entries:
             self.find(Value(entry), name)
         outside, stacked = dict[Array, None](), dict[Value, None]()
+        sources = dict[Value, None]()
         local = set(scan.entries)
         for step in run:
             for array in step.inputs:
@@ -252,12 +286,16 @@ class _Tracer:
                 mine = array.name in own
                 value = Value(array, block.dim, block.number) if mine else Value(array)
                 self.find(value, name, step)
-                if mine:
+                if step in early:
+                    sources[value] = None
+                elif mine:
                     stacked[value] = None
                 else:
                     outside[array] = None
             if not step.accumulates:
-                local.add(step.output)
+                local.update(step.outputs)
         self.now.update(Value(array, block.dim, block.number) for array in local)
         self.now.update(Value(array) for array in (*scan.exits, *sums))
-        return replace(scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums)
+        return replace(
+            scan, outside=tuple(outside), stacked=tuple(stacked), sums=sums, sources=tuple(sources)
+        )

@@ -102,6 +102,15 @@ def _sigmoid_grad(x):
     """Differentiate the logistic function."""
     return jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
 ''',
+    "_next": '''
+def _next(function, stacks, layer, way):
+    """Apply a function to the part of stacks that the layer after `layer` has, 1 or -1 further on.
+
+    The last layer comes before the first one: what it gathers nobody reads.
+    """
+    number = (layer + way) % stacks[0].shape[0]
+    return function(tuple(lax.dynamic_index_in_dim(x, number, keepdims=False) for x in stacks))
+''',
     "_rotary": '''
 def _rotary(x, angle, axis):
     """Turn the pairs of the two halves of an axis by angles, which have no gradient."""

@@ -16,7 +16,8 @@ MODULE_NAMES = frozenset(
         "AxisType", "INPUTS", "MESH_AXES", "Mesh", "NamedSharding", "OUTPUTS", "P", "differentiable", "forward",
         "forward_backward", "functools", "jax", "jnp", "lax", "main", "make_mesh", "math", "mesh", "np", "os",
         "reference", "sys", "inputs", "outputs", "saved", "leaves", "cotangents", "gradients",
-        "place", "sizes", "size", "ml_dtypes", "shape", "carry", "layer", "layers", "outside",
+        "place", "sizes", "size", "ml_dtypes", "shape", "carry", "layer", "layers", "outside", "product", "ahead", "number",
+        "stacks",
     }
 )  # fmt: skip
 """What the emitted module itself uses inside its step functions, or defines; helpers have a `_`."""

@@ -5,7 +5,7 @@ XLA takes to compile it) does not grow with the layers. That function is given v
 block, what the layer before hands on, and the layer's part of each stack; it gives what it hands on and
 its part of the stacks that others read: outputs, gradients, and what the backward pass reads. Sums over
 layers are handed on too, in 32 bits where they are narrower: a sum is rounded once, however many
-layers there are, as those within a step are.
+layers there are, as those within a step are. What a layer gathers for the next one is handed on as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
-from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens
+from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens, unpack
 from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.steps import note, step_lines
 from shardlang.ir.plan import Step
@@ -112,9 +112,12 @@ def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> 
 
 def _layers(context: Context, runs: Sequence[Run]) -> list[str]:
     """Write the functions of the layers of a pass."""
-    return [
-        layer(context, run, _body(context, run)).text() for run in runs if isinstance(run, Scan)
-    ]
+    found: list[str] = []
+    for run in runs:
+        if isinstance(run, Scan):
+            found += [_gathering(context, run)] if run.ahead else []
+            found.append(layer(context, run, _body(context, run)).text())
+    return found
 
 
 def layer(context: Context, scan: Scan, body: Sequence[str] = ()) -> Layer:
@@ -126,17 +129,19 @@ def layer(context: Context, scan: Scan, body: Sequence[str] = ()) -> Layer:
         f"{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks.",
         [names[array] for array in scan.outside],
         bool(context.sized),
-        [names[array] for array in (*scan.entries, *scan.sums)],
-        [names[value.array] for value in scan.stacked],
+        [names[array] for array in (*scan.entries, *scan.sums, *scan.ready)],
+        [*(names[value.array] for value in scan.stacked), *(["number"] if scan.ahead else [])],
         body,
         [
             *(_varies(names[array], casts.next[array]) for array in scan.exits),
             *(names[array] for array in scan.sums),
+            *(["*ahead"] if scan.ahead else []),
         ],
         [
             f"{names[value.array]}[None]" if value.array.layout.unreduced else names[value.array]
             for value in scan.given
         ],
+        [names.whole(value) for value in scan.sources],
     )
 
 
@@ -145,7 +150,12 @@ def _body(context: Context, scan: Scan) -> list[str]:
     lines: list[str] = []
     for value in scan.stacked:
         lines += own_part(context.names[value.array], value)
-    for step, original in zip(scan.steps, scan.originals, strict=True):
+    if scan.ahead:
+        lines += comments(
+            "What the next layer reads of its parameters; nothing below waits for it", 1
+        )
+        lines += layout("ahead = ", _next(scan, "stacks", "number"), 1)
+    for step, original in scan.body:
         if step.accumulates:
             lines += [*note(original), *_added(context, step)]
         else:
@@ -153,20 +163,50 @@ def _body(context: Context, scan: Scan) -> list[str]:
     return lines
 
 
+def _next(scan: Scan, stacks: Item, number: str) -> Item:
+    """Write the call that does for the layer after a numbered one what is done ahead."""
+    return call("_next", scan.gathering, stacks, number, "-1" if scan.back else "1")
+
+
+def _gathering(context: Context, scan: Scan) -> str:
+    """Write the function that lays out a layer's parameters anew, one layer ahead of it."""
+    names = context.names
+    lines = [
+        f"def {scan.gathering}(layer):",
+        f'    """Gather what a layer of `layers {scan.block.dim}` reads, one layer ahead of it."""',
+        *unpack([names[value.array] for value in scan.sources], "layer", 1),
+    ]
+    for value in scan.sources:
+        lines += own_part(names[value.array], value)
+    for step, original in scan.early:
+        lines += step_lines(context, step, original)
+    return "\n".join([*lines, *layout("return ", parens(*(names[x] for x in scan.ready)), 1)])
+
+
 def _scan(context: Context, scan: Scan) -> list[str]:
     """Write the scan of a block under its head, after the zeros that its sums begin with."""
     names, casts = context.names, context.varying.cast(scan)
     sums = [names[array] for array in scan.sums]
     # The length follows from the stacks, where there are any.
-    options = [] if scan.stacked else [f"length={context.size(scan.block.dim)}"]
+    counted = scan.stacked or scan.ahead
+    options = [] if counted else [f"length={context.size(scan.block.dim)}"]
     options += ["reverse=True"] if scan.back else []
+    sources = [names.whole(value) for value in scan.sources]
+    before = flat(_next(scan, parens(*sources), "0" if scan.back else "-1")) if scan.ahead else ""
     return [
         *comments(head(scan.originals[0].loop or scan.block), 1),
         *(line for x in scan.sums for line in _zeros(context, x, casts.sums[x])),
         *layer(context, scan).scan(
-            [*(_varies(names[array], casts.first[array]) for array in scan.entries), *sums],
-            [names.whole(value) for value in scan.stacked],
-            [*(names[array] for array in scan.exits), *sums],
+            [
+                *(_varies(names[array], casts.first[array]) for array in scan.entries),
+                *sums,
+                *([f"*{before}"] if scan.ahead else []),
+            ],
+            [
+                *(names.whole(value) for value in scan.stacked),
+                *([f"jnp.arange({sources[0]}.shape[0])"] if scan.ahead else []),
+            ],
+            [*(names[array] for array in scan.exits), *sums, *(["*_"] if scan.ahead else [])],
             [names.whole(value) for value in scan.given],
             *options,
         ),

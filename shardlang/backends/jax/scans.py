@@ -13,7 +13,8 @@ class Layer:
     """The function of one layer, whose variables have the names that they have outside of it.
 
     It is given the values of `outside` and the sizes (where any step needs one), what the layer before
-    hands on, and its part of stacks; it gives `handed` and `given`, its part of others.
+    hands on, and its part of stacks; it gives `handed` and `given`, its part of others. Of the `whole` stacks it reads
+    other layers' parts: they are its parameter `stacks`.
     """
 
     name: str
@@ -25,10 +26,12 @@ class Layer:
     body: Sequence[str]
     handed: Sequence[Item]
     given: Sequence[Item]
+    whole: Sequence[str] = ()
 
     def text(self) -> str:
         """Write the function."""
-        fixed = [*(["outside"] if self.outside else []), *(["sizes"] if self.sizes else [])]
+        fixed = [*(["outside"] if self.outside else []), *(["stacks"] if self.whole else [])]
+        fixed += ["sizes"] if self.sizes else []
         return "\n".join(
             [
                 f"def {self.name}({', '.join((*fixed, 'carry', 'layer'))}):",
@@ -54,6 +57,7 @@ class Layer:
         `stacks` are those that the layers take their parts of, `given` those that they give.
         """
         fixed: list[Item] = [parens(*self.outside)] if self.outside else []
+        fixed += [parens(*self.whole)] if self.whole else []
         fixed += ["sizes"] if self.sizes else []
         function = call("functools.partial", self.name, *fixed) if fixed else self.name
         target = f"{'carry' if last else '_'}, {'layers' if given else '_'} = "

@@ -74,7 +74,7 @@ def arrays(plan: Plan) -> Iterator[Array]:
         yield leaf.array
     for _, step in plan.steps():
         yield from step.inputs
-        yield step.output
+        yield from step.outputs
     yield from plan.outputs
     yield from plan.cotangents
 

@@ -7,6 +7,7 @@ from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments, quoted
 from shardlang.backends.jax.pretty import call, flat, Item, layout, parens
+from shardlang.backends.jax.rings import ring
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
@@ -18,6 +19,7 @@ from shardlang.ir.ops import (
     Permute,
     ReduceScatter,
     Relayout,
+    Ring,
     Slice,
 )
 from shardlang.ir.plan import Step
@@ -39,6 +41,9 @@ def note(original: Step) -> list[str]:
 def _step(context: Context, step: Step) -> list[str]:
     target = context.names[step.output]
     sources = [context.names[array] for array in step.inputs]
+    if isinstance(step.op, Ring):
+        kept = next((context.names[array] for array in step.outputs[1:]), None)
+        return ring(step, sources, target, kept, context.scope)
     if isinstance(step.op, Compute):
         if _is_copy(step):
             return layout(f"{target} = ", sources[0], 1)

@@ -109,6 +109,8 @@ def _others(flow: Flow, steps: Iterable[Step]) -> Iterator[tuple[Array, str]]:
             yield array, "handed"
     for step in steps:
         yield step.output, _suffix(step)
+        for array in step.outputs[1:]:
+            yield array, "gathered"
         for array in step.inputs:
             yield array, "relaid"
 

@@ -3,7 +3,8 @@
 Under `check_vma`, JAX types every value in a `jax.shard_map` with the axes along which it may vary.
 What a `ppermute` makes varies, by its type, along all axes that it ran over; after `A[I_X] -> A[I_Y]`
 the value is the same along X, and no cast says so (`lax.pcast` goes the other way only). That is no
-matter until such a value leaves the devices: its PartitionSpec would have to name X.
+matter until such a value leaves the devices: its PartitionSpec would have to name X. So it is with what has
+gone round a ring.
 
 What a scan hands on has one type in all layers, so it varies along whatever its first value or that of any
 later layer does, and both are cast to that.
@@ -15,7 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shardlang.backends.jax.flow import Flow, Run, Scan, Value
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Mask, Permute, ReduceScatter, Slice
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Mask,
+    Permute,
+    ReduceScatter,
+    Ring,
+    Slice,
+)
 from shardlang.ir.plan import Step
 from shardlang.ir.types import Array, Axis
 
@@ -73,7 +83,8 @@ class Varying:
             return
         for step in run.steps:
             inputs = (self.type(Value(x)) for x in step.inputs)
-            self.types[Value(step.output)] = _varies(step, Axes().union(*inputs))
+            type_ = _varies(step, Axes().union(*inputs))
+            self.types.update((Value(array), type_) for array in step.outputs)
 
     def type(self, value: Value) -> Axes:
         """Give the type of a value; that of a leaf follows from its layout."""
@@ -105,11 +116,11 @@ class Varying:
     def layer(self, scan: Scan, carried: Mapping[Array, Axes]) -> dict[Array, Axes]:
         """Type what one layer makes, of what it is handed."""
         local = {array: self.type(Value(array)) for array in scan.outside}
-        local |= {value.array: self.type(value) for value in scan.stacked}
+        local |= {value.array: self.type(value) for value in (*scan.stacked, *scan.sources)}
         local |= carried
         for step in scan.steps:
             inputs = (local[array] for array in step.inputs)
-            local[step.output] = _varies(step, Axes().union(*inputs))
+            local.update(dict.fromkeys(step.outputs, _varies(step, Axes().union(*inputs))))
         return local
 
 
@@ -118,6 +129,8 @@ def _varies(step: Step, before: Axes) -> Axes:
     match step.op:
         case AllGather(axes) | AllReduce(axes):
             return before.difference(axes)
+        case Ring():
+            return before.union(step.op.axes)
         case ReduceScatter(axes) | AllToAll(axes) | Slice(axes) | Mask(axes):
             return before.union(axes)
         case Permute():

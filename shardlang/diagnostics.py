@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from shardlang.source import Source, Span
@@ -19,10 +19,11 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A second place that belongs to a mistake, with a few words."""
+    """A second place that belongs to a mistake, with a few words; `source` where it is another file's."""
 
     span: Span
     text: str
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,27 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A mistake at a place; `line` and `column` are 1-based, columns in code points."""
+    """A mistake at a place; `line` and `column` are 1-based, columns in code points.
+
+    A place in an included file, or in the lines that a call repeats, becomes one in the text of that
+    file, and the calls that lead there become labels.
+    """
 
     source: Source
     span: Span
     mistake: Mistake
     labels: tuple[Label, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Find the files of the places."""
+        if not self.source.passages:
+            return
+        whole, place = self.source, self.source.place(self.span)
+        calls = [Label(span, f"in {name}, called here") for span, name in place.calls[:MAX_CALLS]]
+        labels = (_placed(label, whole, place.source) for label in (*self.labels, *calls))
+        object.__setattr__(self, "labels", tuple(labels))
+        object.__setattr__(self, "span", place.span)
+        object.__setattr__(self, "source", replace(place.source, passages=()))
 
     @property
     def code(self) -> str:
@@ -86,26 +102,40 @@ class Diagnostic:
         return self.source.position(self.span.start)[1]
 
 
+MAX_CALLS = 4
+"""How many calls a diagnostic shows, from the innermost on."""
+
+
+def _placed(label: Label, whole: Source, home: Source) -> Label:
+    """Find the file of a label of a diagnostic whose file is `home`."""
+    if label.source is not None:
+        return label
+    place = whole.place(label.span)
+    other = place.source.name != home.name
+    return Label(place.span, label.text, replace(place.source, passages=()) if other else None)
+
+
 @dataclass
 class Reporter:
     """Collects diagnostics of one source, at most one error a span."""
 
     source: Source
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
-    _taken: set[tuple[Span, Severity]] = field(
-        init=False, repr=False, default_factory=set[tuple[Span, Severity]]
+    _taken: set[tuple[str, Span, Severity]] = field(
+        init=False, repr=False, default_factory=set[tuple[str, Span, Severity]]
     )
 
     def __post_init__(self) -> None:
         """Remember the places that have a diagnostic already."""
-        self._taken.update((d.span, d.severity) for d in self.diagnostics)
+        self._taken.update((d.source.name, d.span, d.severity) for d in self.diagnostics)
 
     def report(self, span: Span, mistake: Mistake, labels: Iterable[Label] = ()) -> None:
         """Add a mistake, unless that place has one already."""
-        if (span, mistake.severity) in self._taken:
-            return
-        self._taken.add((span, mistake.severity))
-        self.diagnostics.append(Diagnostic(self.source, span, mistake, tuple(labels)))
+        found = Diagnostic(self.source, span, mistake, tuple(labels))
+        key = (found.source.name, found.span, found.severity)
+        if key not in self._taken:
+            self._taken.add(key)
+            self.diagnostics.append(found)
 
     @property
     def errors(self) -> list[Diagnostic]:
@@ -124,8 +154,12 @@ class ShardlangError(Exception):
     diagnostics: tuple[Diagnostic, ...]
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Keep the diagnostics, sorted by place."""
-        self.diagnostics = tuple(sorted(diagnostics, key=lambda d: (d.span.start, d.span.end)))
+        """Keep the diagnostics, sorted by place; files stay in the order in which they come."""
+        listed = list(diagnostics)
+        files = list(dict.fromkeys(each.source.name for each in listed))
+        self.diagnostics = tuple(
+            sorted(listed, key=lambda d: (files.index(d.source.name), d.span.start, d.span.end))
+        )
         super().__init__(self.diagnostics)
 
     def __str__(self) -> str:
@@ -144,7 +178,12 @@ def to_dict(diagnostic: Diagnostic) -> dict[str, object]:
         "message": diagnostic.message,
         "hint": diagnostic.hint,
         "labels": [
-            {**_place(source, label.span), "text": label.text} for label in diagnostic.labels
+            {
+                **({} if label.source is None else {"file": label.source.name}),
+                **_place(label.source or source, label.span),
+                "text": label.text,
+            }
+            for label in diagnostic.labels
         ],
     }
 
@@ -185,11 +224,12 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
         hint: write `]` here, or before
     """
     source = diagnostic.source
-    shown_spans = [diagnostic.span, *(label.span for label in diagnostic.labels)]
-    last = max(source.position(max(span.start, span.end))[0] for span in shown_spans)
+    places = [(source, diagnostic.span)]
+    places += [(label.source or source, label.span) for label in diagnostic.labels]
+    last = max(file.position(max(span.start, span.end))[0] for file, span in places)
     drawing = _Drawing(source, len(str(last)), color)
     line, column = source.position(diagnostic.span.start)
-    drawing.header(f"{_printable(source.name.replace(chr(10), ' '))}:{line}:{column}: ", diagnostic)
+    drawing.header(f"{_name(source)}:{line}:{column}: ", diagnostic)
     if not source.text:  # the mistake is about the file as a whole
         if diagnostic.hint is not None:
             drawing.hint(diagnostic.hint)
@@ -197,12 +237,21 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
     drawing.blank()
     on_line = drawing.span(diagnostic.span, "^", diagnostic.severity)
     for label in diagnostic.labels:
-        row, col = source.position(label.span.start)
-        text = f"{row}:{col}: {_printable(label.text)}"
-        on_line = drawing.span(label.span, "-", "label", text, showing=on_line)
+        file = label.source or source
+        row, col = file.position(label.span.start)
+        name = "" if label.source is None else f"{_name(file)}:"
+        text = f"{name}{row}:{col}: {_printable(label.text)}"
+        on_line = drawing.of(file).span(
+            label.span, "-", "label", text, showing=None if label.source is not None else on_line
+        )
+        on_line = None if label.source is not None else on_line
     if diagnostic.hint is not None:
         drawing.hint(diagnostic.hint)
     return "\n".join(drawing.rows)
+
+
+def _name(source: Source) -> str:
+    return _printable(source.name.replace("\n", " "))
 
 
 class _Drawing:
@@ -213,6 +262,11 @@ class _Drawing:
         self._source = source
         self._gutter = gutter
         self._color = color
+
+    def of(self, source: Source) -> _Drawing:
+        """Draw lines of another file from here on."""
+        self._source = source
+        return self
 
     def _paint(self, style: str, text: str) -> str:
         return f"{_COLORS[style]}{text}\033[0m" if self._color else text

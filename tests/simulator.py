@@ -258,7 +258,7 @@ def compute(
     sizes: Mapping[str, int],
     rows: Mapping[Dim, range] | None = None,
 ) -> np.ndarray:
-    """Compute an operation by dim name; `sizes` are global.
+    """Compute an operation by dim name; `sizes` are global, `shape` is that of the part computed.
 
     `rows` are those that are held along the dims that ids are of, or that are written as others: all,
     where it has none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardlang.frontend.syntax import (
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     Definition,
     DimRef,
@@ -12,6 +13,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -125,3 +127,8 @@ def item(node: Item) -> str:
             count = "" if given is None else f"={size(given.size)}"
             handed = "".join(f", {c.exit.text} -> {c.entry.text}" for c in carries)
             return f"layers {dim.text}{count}{handed}: {length}"
+        case BlockDecl(name, parameters, result, _, length):
+            gives = "" if result is None else f" -> {result.text}"
+            return f"block {name.text}({words(parameters)}){gives}: {length}"
+        case IncludeDecl(path):
+            return f"include {path.text}"

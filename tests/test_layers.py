@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -246,23 +247,34 @@ def test_optimal_falls_back_to_the_rules(shardlang):
     assert shardlang("lower", "-e", MLP).out == result.out
 
 
-def test_a_block_is_not_emitted(shardlang):
-    """The error names the block and says what can be done."""
-    result = shardlang("emit-jax", "-e", MLP)
+def test_a_block_is_emitted_as_a_scan(shardlang):
+    """The module has a function of one layer for each pass, and one scan of it, from the end in backward."""
+    result = shardlang("emit-jax", "-e", MLP, "--set", "L=80")
 
-    assert (result.status, result.out) == (1, "")
-    assert "SH611" in result.err
-    assert "layers L:" in result.err
+    assert result.status == 0
+    assert ["_layer_1", "_layer_1_backward"] == re.findall(
+        r"^def (_layer\w+)", result.out, re.MULTILINE
+    )
+    assert 2 == result.out.count("lax.scan(_layer_1")
+    assert 1 == result.out.count("reverse=True")
+    assert '"W_in": ((80, 16, 32), "bfloat16", P(None, "X", "Y"))' in result.out
 
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_verify_runs_two_layers(shardlang):
-    """The plan's own steps, two layers of them, agree with JAX's gradients."""
-    result = shardlang("verify", "-e", MLP)
+def test_verify_runs_the_layers_as_they_are(shardlang):
+    """Values and gradients agree with a scan of the reference, and collectives are counted per layer."""
+    one, five = (shardlang("verify", "-e", MLP, "--set", f"L={n}") for n in (1, 5))
 
-    assert result.status == 0, result.out + result.err
-    assert "layers L: 2 layers are written out and run" in result.out
+    assert (0, 0) == (one.status, five.status), five.out + five.err
+    counted = [
+        [int(n) for n in re.findall(r"forward_backward \(f32\): (\d+) in the plan", result.out)]
+        for result in (one, five)
+    ]
+    plan = sl.lower(sl.parse(MLP))
+    inside = sum(s.is_collective and s.loop is not None for _, s in plan.steps())
+    outside = sum(s.is_collective and s.loop is None for _, s in plan.steps())
+    assert [[inside + outside], [5 * inside + outside]] == counted
 
 
 # --- What can be wrong
@@ -276,13 +288,13 @@ HEAD = "input x: [B_X, D]\n"
         ("layers L:\n  h = gelu(x)\n  x = x + h\ny = h", ("SH261", "h")),
         ("layers L:\n  x = gelu(A[B_X, D])\n", ("SH262", "x")),
         ("layers L:\n  x[B_X, F] = x ·_D W[D, F]\n", ("SH263", "x[B_X, F]")),
-        ("y = x ·_D W[D, F]\nlayers L:\n  x = x ·_D W[D, F] ·_F V[F, D]\n", ("SH264", "W[D, F]")),
+        ("layers L:\n  x = x ⊙ W[D]\nlayers M:\n  x = x ⊙ W[D]\n", ("SH264", "W[D]")),
+        ("param W: [L, D]\nlayers L:\n  x = x ⊙ W\ny = x ⊙ W\n", ("SH264", "W")),
         ("param W: [L_Y, D]\nlayers L:\n  x = x ⊙ W\n", ("SH265", "L_Y")),
         ("layers L:\n  x = x ⊙ A[B_X, D]\n  h[L, B_X] = sum_D(x)\n", ("SH266", "h[L, B_X] = sum_D(x)")),
         ("layers L:\n  x = x ⊙ x\n  s = sum_L(x)\n", ("SH268", "sum_L(x)")),
         ("layers L:\n  x[B, D_X] = x ⊙ x\n", ("SH311", "x[B, D_X] = x ⊙ x")),
         ("layers L:\n  h = gelu(x)\n  h = gelu(h)\n  x = x + h\n", ("SH208", "h")),
-        ("layers L:\n  h = gelu(x)\n  x = x + h\nlayers M:\n  h = x ⊙ x\n  x = h\n", ("SH208", "h")),
         ("layers L:\ny = x ⊙ x\n", ("SH119", "layers L:")),
         ("layers L:\n  h = gelu(x)\n    x = x + h\n", ("SH120", "x = x + h")),
         ("layers L:\n  layers M:\n    x = x ⊙ x\n", ("SH121", "layers M:")),
@@ -307,6 +319,8 @@ def test_mistakes_have_a_code_and_a_place(text, expected):
         ("x2 -> x:", "x2 -> y:", "SH267"),
         ("x2[B_X] = x[B_X] ⊙", "g[B] = AllGather_X(x[B_X])\n    x2[B] = g[B] ⊙ g[B]  //", "SH313"),
         ("y[B_X] = x2[B_X]", "y[B_X] = h[B_X] ⊙ x2[B_X]", "SH261"),
+        ("y[B_X] = x2[B_X]", "y[B_X] = x[B_X] ⊙ x2[B_X]", "SH270"),
+        ("  y[B_X]", "  layers M, x3 -> x:\n    x3[B_X] = tanh(x[B_X])\n  y[B_X]", "SH270"),
         ("    x2[B_X] = x[B_X]", "    x[B_X] = gelu(x[B_X])\n    x2[B_X] = x[B_X]", "SH269"),
     ],
 )

@@ -259,6 +259,9 @@ SECTION_3 = {
     "save Tmp": "save Tmp",
     "save Tmp, P": "save Tmp,P",
     "save all": "save all",
+    'include "attention.shd"': "include attention.shd",
+    'include "../a b/c.shd"  # why': "include ../a b/c.shd",
+    r"f_{D,F->E,G}(A)": "(f<D,F,E,G> A)",
 }
 
 SECTION_6 = {

@@ -154,6 +154,16 @@ MEANINGS = {
             "y[B, D] = x[B, D] ⊙ y_rsqrt?",
         ],
     ),
+    "rmsnorm with an epsilon": (
+        "y[B, D] = rmsnorm_D(x[B, D], 1e-5)",
+        [
+            "y_square? = square(x[B, D])",
+            "y_mean? = mean_D(y_square?)",
+            "y_eps? = y_mean? + 0.00001",
+            "y_rsqrt? = rsqrt(y_eps?)",
+            "y[B, D] = x[B, D] ⊙ y_rsqrt?",
+        ],
+    ),
     "names are skipped": (
         "A[I,J] ·_J Tmp[J,K] ·_K C[K,L] -> D[I,L]",
         ["Tmp2? = A[I, J] ·_J Tmp[J, K]", "D[I, L] = Tmp2? ·_K C[K, L]"],

@@ -13,6 +13,8 @@ from simulator import check_numbers, reference, small_sizes
 import shardlang as sl
 from shardlang.backends.jax import emit_jax
 from shardlang.cost.flops import flops
+from shardlang.cost.memory import Layers
+from shardlang.cost.traffic import fused
 from shardlang.diagnostics import ShardlangError
 from shardlang.frontend.resolve import load_text
 from shardlang.ir.plan import Plan
@@ -467,9 +469,8 @@ RUNS = {
 def test_emitted_modules(name: str) -> None:
     """Emitted code gives the reference's values and gradients and the plan's collectives."""
     from shardlang.verify.runner import run_check
-    from shardlang.verify.sizes import written_out
 
-    plan = written_out(lower(load_text(RUNS[name] + "\n")))
+    plan = lower(load_text(RUNS[name] + "\n"))
     for exact in (True, False):
         result = run_check(plan, exact=exact, thorough=not exact)
         assert result.ok, result.to_text()
@@ -491,3 +492,16 @@ def test_sizes_are_read_off_the_inputs() -> None:
     plan = plan_of("dims T=4\na[T, S] = where(index_S <= index_T, q[T] ⊙ q[S], 0)")
 
     assert '{"S": inputs[0].shape[0], "T": inputs[0].shape[0]}' in emit_jax(plan)
+
+
+def test_rows_are_read_of_a_table() -> None:
+    """Of a table that is looked up in alone the rows count as read, at most all of it."""
+    tail = IDS + "x[B_X, T, D] = take_V(W[V_Y, D], tokens)"
+
+    def read(dims: str) -> str:
+        return str(fused(Layers.of(plan_of(dims + tail)), "forward"))
+
+    ids, made = "4*B*T/X", "2*B*D*T/X"
+    assert f"{made} + 2*B*D*T/(X*Y) + {ids}" == read("")
+    assert f"{made} + 2*B*D*T/(X*Y) + {ids}" == read("dims B=4, T=8, D=4, V=64\n")
+    assert f"{made} + {ids} + 2*D*V/Y" == read("dims B=4, T=8, D=4, V=8\n")

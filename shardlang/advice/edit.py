@@ -68,7 +68,7 @@ def _units(source: Source, steps: Sequence[Step]) -> list[_Unit] | None:
     """Group steps by the statement that they stand in; None where two share a line."""
     found: list[_Unit] = []
     for index, step in enumerate(steps):
-        if step.span is None:
+        if step.span is None or step.span.end > len(source.text):  # a line of another file
             return None
         span, own = step.span, (index,)
         if found and span.start <= found[-1].span.start and found[-1].span.end <= span.end:

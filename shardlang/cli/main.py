@@ -25,8 +25,10 @@ from shardlang.cli import (
     fmt,
     hardware,
     lower,
+    new,
     plan,
     plot,
+    schedule,
     solve,
     verify,
 )
@@ -80,7 +82,9 @@ COMMANDS: tuple[Command, ...] = (
     explore,
     calibrate,
     plot,
+    schedule,
     fmt,
+    new,
     hardware,
 )
 """In the order of the help."""

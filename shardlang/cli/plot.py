@@ -213,7 +213,7 @@ def _curves(
     words = {curve.name: regime(curve, over.name) for curve in found.curves}
     if not drawn:
         return found.to_dict(), words, None
-    _need_matplotlib()
+    need_matplotlib()
     from shardlang.backends.plot.curves import figure, SIZE
 
     size = (arguments.width or SIZE[0], arguments.height or SIZE[1])
@@ -236,7 +236,7 @@ def _timeline(
     data = {"schedules": {name: each.to_dict() for name, each in found.items()}}
     if not drawn:
         return data, words, None
-    _need_matplotlib()
+    need_matplotlib()
     from shardlang.backends.plot.timeline import timeline, WIDTH
 
     width: float = arguments.width or WIDTH
@@ -252,7 +252,7 @@ def _several(arguments: Namespace) -> dict[str, tuple[Source, Namespace]]:
     }
 
 
-def _need_matplotlib() -> None:
+def need_matplotlib() -> None:
     """Refuse to draw where matplotlib is not installed, and say how it comes (SH545)."""
     try:
         import_module("matplotlib")

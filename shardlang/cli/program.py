@@ -36,7 +36,7 @@ def read_text(arguments: Namespace) -> Source:
     # The standard streams are None where the caller closed them; the type stubs don't say so.
     if file == "-" and getattr(sys, "stdin", None) is None:
         raise UsageError("there is no standard input to read")
-    return _opened(file)
+    return open_source(file)
 
 
 def _typed(text: str) -> Source:
@@ -47,7 +47,8 @@ def _typed(text: str) -> Source:
     return Source("<-e>", text)
 
 
-def _opened(path: str) -> Source:
+def open_source(path: str) -> Source:
+    """Give a file's text; raise `UsageError` where it can't be opened, `ShardlangError` where it is none."""
     from shardlang.frontend.files import read_source
     from shardlang.frontend.parse_errors import CannotRead, IsADirectory, NoSuchFile
 

@@ -74,10 +74,10 @@ class CarriedDims(Mistake):
 
 @dataclass(frozen=True)
 class TwoPlaces(Mistake):
-    """`W[D, F]` in a block and outside of it, or in two blocks."""
+    """`W[D, F]` in two blocks, or one a layer (`param W: [L, D, F]`) and in lines outside."""
 
     code: ClassVar[str] = "SH264"
-    title: ClassVar[str] = "a parameter of layers and of other lines"
+    title: ClassVar[str] = "a parameter of layers in two places"
     name: str
     block: str
     stacked: bool
@@ -85,14 +85,20 @@ class TwoPlaces(Mistake):
     def message(self) -> str:
         """Name the parameter."""
         what = "has one for each layer" if self.stacked else "is a parameter of each layer"
-        return (
-            f"{self.name} {what} of `layers {self.block}:` and stands outside of it as well: "
-            "parameters shared with other lines are not supported yet"
-        )
+        where = "outside of it" if self.stacked else "in another block"
+        return f"{self.name} {what} of `layers {self.block}:` and stands {where} as well"
 
     def hint(self) -> str | None:
         """Say what to do."""
-        return f"give the one outside another name, or declare it as an input if layers share it: input {self.name}: [..]"
+        if self.stacked:
+            return (
+                f"declare it without {self.block} if all layers share one with the lines outside, "
+                "or give the one outside another name"
+            )
+        return (
+            "give each block's parameter a name of its own, or declare it as an input if all "
+            f"layers share it: input {self.name}: [..]"
+        )
 
 
 @dataclass(frozen=True)
@@ -188,3 +194,28 @@ class NotInHead(Mistake):
         """Show the head."""
         name = self.name
         return f"call it {name}2, and say that layers hand it on: layers {self.block}, {name}2 -> {name}:"
+
+
+@dataclass(frozen=True)
+class HandedOn(Mistake):
+    """`x` in a line behind `layers L, x2 -> x:` of an explicit program."""
+
+    code: ClassVar[str] = "SH270"
+    title: ClassVar[str] = "a value that layers have handed on"
+    name: str
+    last: str
+    block: str
+
+    def message(self) -> str:
+        """Say what the name would mean."""
+        return (
+            f"{self.name} is what a layer of `layers {self.block}:` begins with, and the first one "
+            "begins with the value before the block"
+        )
+
+    def hint(self) -> str | None:
+        """Say what to read."""
+        return (
+            f"read {self.last}, which is the last layer's; to keep the value before the block, copy "
+            f"it there under another name"
+        )

@@ -1,4 +1,4 @@
-"""Blocks in a text: which lines a `layers L:` repeats, by their indentation, and which blocks belong together.
+"""Blocks in a text: which lines belong to a `layers L:` or a `block mlp(x):`, and which blocks belong together.
 
 A block's lines are those below its head that begin with the head's indentation and more, all with the
 same. The first line that does not ends it. Blocks don't nest.
@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend.parse_errors import EmptyBlock, NestedBlock, NotInBlock, WrongIndent
-from shardlang.frontend.syntax import Definition, DimsDecl, Item, Layers, Section
+from shardlang.frontend.syntax import (
+    AccumulateDecl,
+    BlockDecl,
+    Definition,
+    DimsDecl,
+    Item,
+    Layers,
+    Section,
+)
 from shardlang.source import Source
 
 
@@ -29,7 +37,7 @@ def nested(
         indent = _indent(source.text, start)
         if head is not None and len(indent) > len(own) and indent.startswith(own):
             block = found[head]
-            assert isinstance(block, Layers)
+            assert isinstance(block, Layers | BlockDecl)
             body = body if block.length else indent
             found[head] = replace(block, length=block.length + 1)
             mistake = _mistake(item, block, alike=indent == body)
@@ -37,12 +45,12 @@ def nested(
                 label = Label(block.span, "the block starts here")
                 reporter.report(item.span, mistake, [label])
         else:
-            head = place if isinstance(item, Layers) else None
+            head = place if isinstance(item, Layers | BlockDecl) else None
             own = indent
     inner = {id(item) for block, item in inside(found) if block is not None}
     for item in found:
-        if isinstance(item, Layers) and not item.length and id(item) not in inner:
-            reporter.report(item.span, EmptyBlock(item.dim.text))
+        if isinstance(item, Layers | BlockDecl) and not item.length and id(item) not in inner:
+            reporter.report(item.span, EmptyBlock(_head(item)))
     return tuple(found)
 
 
@@ -51,20 +59,25 @@ def _indent(text: str, start: int) -> str:
     return text[text.rfind("\n", 0, start) + 1 : start]
 
 
-def _mistake(item: Item, block: Layers, *, alike: bool) -> Mistake | None:
+def _head(block: Layers | BlockDecl) -> str:
+    """Give a block's head as messages show it."""
+    return f"layers {block.dim.text}" if isinstance(block, Layers) else f"block {block.name.text}"
+
+
+def _mistake(item: Item, block: Layers | BlockDecl, *, alike: bool) -> Mistake | None:
     """Say what is wrong with a line of a block."""
-    if isinstance(item, Layers):
-        return NestedBlock(item.dim.text, block.dim.text)
+    if isinstance(item, Layers | BlockDecl):
+        return NestedBlock(_head(item), _head(block), named=isinstance(item, BlockDecl))
     if not isinstance(item, Definition):
-        return NotInBlock(block.dim.text)
-    return None if alike else WrongIndent(block.dim.text)
+        return NotInBlock(_head(block))
+    return None if alike else WrongIndent(_head(block))
 
 
 def with_sizes(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Give the items with a `dims` line before each block whose head says how many layers it has."""
+    """Give the items with a `dims` line before each that says how many layers or microbatches there are."""
     found: list[Item] = []
     for item in items:
-        if isinstance(item, Layers) and item.size is not None:
+        if isinstance(item, Layers | AccumulateDecl) and item.size is not None:
             found.append(DimsDecl((item.size,), item.size.span))
         found.append(item)
     return tuple(found)
@@ -75,7 +88,7 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
 
     Those of the forward pass count from 0. A block of the backward pass has the number of the one that
     it goes back through: the one whose carried values have the gradients that it carries, else the last one
-    over the same dim that is not yet taken. One that has no partner gets a number of its own.
+    over the same dim that is not yet taken. The blocks of an update follow those of the forward pass. One that has no partner gets a number of its own.
     """
     section = "forward"
     forward: list[Layers] = []
@@ -84,6 +97,8 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
     for item in items:
         if isinstance(item, Section):
             section = item.name
+            if section == "update":  # it goes through the layers once more
+                free = list(range(len(forward)))[::-1]
         elif isinstance(item, Layers) and section == "forward":
             found[id(item)] = len(forward)
             free.append(len(forward))
@@ -103,13 +118,13 @@ def _goes_back(block: Layers, through: Layers) -> bool:
     return any((f"d{c.entry.text}", f"d{c.exit.text}") in mine for c in through.carries)
 
 
-def inside(items: Sequence[Item]) -> Iterator[tuple[Layers | None, Item]]:
+def inside(items: Sequence[Item]) -> Iterator[tuple[Layers | BlockDecl | None, Item]]:
     """Go through the items, each with the head of the block that it stands in."""
-    block: Layers | None = None
+    block: Layers | BlockDecl | None = None
     left = 0
     for item in items:
         yield (block if left else None), item
-        if isinstance(item, Layers):
+        if isinstance(item, Layers | BlockDecl):
             block, left = item, item.length
         elif left:
             left -= 1

@@ -31,11 +31,14 @@ from shardlang.frontend.parse_errors import (
     TooLong,
     WrongMarker,
     WrongSize,
+    ZERO,
 )
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     AxisNote,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comparison,
@@ -46,6 +49,7 @@ from shardlang.frontend.syntax import (
     DTypeDecl,
     Expr,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -60,10 +64,11 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
     Word,
+    ZeroDecl,
 )
 from shardlang.ir.functions import FUNCTIONS
 from shardlang.ir.ops import Relation
-from shardlang.ir.program import LeafKind
+from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 from shardlang.ir.types import DTYPE_ALIASES, DTYPES
 from shardlang.source import Span
@@ -426,7 +431,7 @@ class Builder:
             operand = _tensor(dtype.joined(), None, dims, posts, dtype.span)
             return _bare(label.name, operand)
         word = label.name.joined()
-        if word.text in ("forward", "backward") and sign == ":":
+        if word.text in ("forward", "backward", "update") and sign == ":":
             raise FormError(label.span.join(_span_of(sign)), HeaderNotAlone(word.text))
         if word.text in DECLARATIONS and sign == ":" and not _is_dtype(dtype.joined()):
             raise FormError(_span_of(sign), Expected("a name", "`:`", DECLARATIONS[word.text]))
@@ -576,8 +581,11 @@ class Builder:
             word = Word(word.text, Span(word.span.start + 1, word.span.end))
             return _Sub((word,), braced=False, span=_span(first))
         words = tuple(p for p in parts if isinstance(p, Word))
-        at = (i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW")
-        arrow = next((sum(isinstance(p, Word) for p in parts[:i]) for i in at), None)
+        at = [i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW"]
+        arrow = sum(isinstance(p, Word) for p in parts[: at[0]]) if at else None
+        if len(at) > 1:
+            tip = "one arrow stands between both lists, as in `f_{D,F->E,G}(x)`"
+            raise FormError(_span_of(parts[at[1]]), Expected("`}`", "`->`", tip))
         span = _span(first).join(_span_of(parts[-1]))
         return _Sub(words, braced=True, span=span, arrow=arrow)
 
@@ -589,28 +597,13 @@ class Builder:
     # ---- Declarations
 
     def section(self, parts: list[Token]) -> Section:
-        """Read `forward:` or `backward:`."""
-        name: Literal["forward", "backward"] = (
-            "forward" if parts[0].type == "FORWARD" else "backward"
-        )
-        return Section(name, _span(parts[0]).join(_span(parts[1])))
+        """Read `forward:`, `backward:` or `update:`."""
+        names: dict[str, Pass] = {"FORWARD": "forward", "BACKWARD": "backward", "UPDATE": "update"}
+        return Section(names[parts[0].type], _span(parts[0]).join(_span(parts[1])))
 
     def layers(self, parts: list[Token | _Name | _Size | CarryDecl]) -> Layers:
         """Read `layers L:`, `layers L=80:`, `layers 80:`, `layers L, x2 -> x:`."""
-        head = parts[1]
-        size: DimDecl | None = None
-        if isinstance(head, _Name):
-            dim = head.joined()
-        else:
-            number = _token(head)
-            count = _exact(number)
-            if count.denominator != 1 or count < 1:
-                problem = f"a block has a whole number of layers, not {shown(str(number))}"
-                raise FormError(_span(number), WrongSize(problem))
-            dim = Word(str(count.numerator), _span(number))
-        for part in parts:
-            if isinstance(part, _Size):
-                size = DimDecl(dim, part.expr, part.names, dim.span.join(part.span), part.written)
+        dim, size = _counted(parts, "a block has a whole number of layers")
         carries = tuple(part for part in parts if isinstance(part, CarryDecl))
         span = _span_of(parts[0]).join(_span_of(parts[-1]))
         return Layers(dim, size, carries, span)
@@ -619,6 +612,20 @@ class Builder:
         """Read `x2 -> x`."""
         made, _, read = parts
         return CarryDecl(made.joined(), read.joined(), made.span.join(read.span))
+
+    def block(self, parts: list[Token | _Name]) -> BlockDecl:
+        """Read `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`."""
+        name, *words = (part.joined() for part in parts if isinstance(part, _Name))
+        returns = any(isinstance(part, Token) and part.type == "ARROW" for part in parts)
+        result = words.pop() if returns else None
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return BlockDecl(name, tuple(words), result, span)
+
+    def include(self, parts: list[Token]) -> IncludeDecl:
+        """Read `include "attention.shd"`."""
+        keyword, path = parts
+        word = Word(str(path)[1:-1], _span(path))
+        return IncludeDecl(word, _span(keyword).join(word.span))
 
     def mesh(self, parts: list[Token | AxisDecl]) -> MeshDecl:
         """Read `mesh X=16, Y=4`."""
@@ -693,9 +700,29 @@ class Builder:
         kinds: dict[str, LeafKind] = {"INPUT": "input", "PARAM": "param", "CACHE": "cache"}
         return LeafDecl(kinds[keyword.type], tuple(tensors), _span(keyword).join(tensors[-1].span))
 
-    def optimizer(self, parts: tuple[Token, _Name]) -> OptimizerDecl:
-        """Read `optimizer adam`."""
-        return OptimizerDecl(parts[1].joined(), _span(parts[0]).join(parts[1].span))
+    def optimizer(self, parts: list[Token | _Name | ZeroDecl]) -> OptimizerDecl:
+        """Read `optimizer adam`, `optimizer adamw, zero 1 over X`."""
+        name, last = parts[1], parts[-1]
+        assert isinstance(name, _Name)
+        zero = last if isinstance(last, ZeroDecl) else None
+        return OptimizerDecl(name.joined(), _span_of(parts[0]).join(_span_of(last)), zero)
+
+    def zero(self, parts: list[Token | _Name]) -> ZeroDecl:
+        """Read `zero 1 over X`, `zero 2 over data, fsdp`."""
+        first, level, second, *rest = parts
+        words = [each.joined() if isinstance(each, _Name) else None for each in (first, second)]
+        for word, meant in zip(words, ("zero", "over"), strict=True):
+            if word is not None and word.text.lower() != meant:
+                raise FormError(word.span, Expected(f"`{meant}`", f"`{word.text}`", ZERO))
+        axes = tuple(part.joined() for part in rest if isinstance(part, _Name))
+        number = _token(level)
+        span = _span_of(first).join(axes[-1].span)
+        return ZeroDecl(Word(str(number), _span(number)), axes, span)
+
+    def accumulate(self, parts: list[Token | _Name | _Size]) -> AccumulateDecl:
+        """Read `accumulate M`, `accumulate M=8`, `accumulate 8`."""
+        dim, size = _counted(parts, "a step has a whole number of microbatches")
+        return AccumulateDecl(dim, size, _span_of(parts[0]).join(_span_of(parts[-1])))
 
     def save(self, parts: list[Token | _Name]) -> SaveDecl:
         """Read `save Tmp, P`."""
@@ -759,6 +786,27 @@ def _span_of(part: object) -> Span:
     span = getattr(part, "span", None)
     assert isinstance(span, Span)
     return span
+
+
+def _counted(parts: Sequence[object], whole: str) -> tuple[Word, DimDecl | None]:
+    """Read what counts repetitions behind a keyword, `L`, `L=80` or `80`, with its size.
+
+    `whole` says what it has to be, for the mistake.
+    """
+    head = parts[1]
+    if isinstance(head, _Name):
+        dim = head.joined()
+    else:
+        number = _token(head)
+        count = _exact(number)
+        if count.denominator != 1 or count < 1:
+            raise FormError(_span(number), WrongSize(f"{whole}, not {shown(str(number))}"))
+        dim = Word(str(count.numerator), _span(number))
+    size: DimDecl | None = None
+    for part in parts:
+        if isinstance(part, _Size):
+            size = DimDecl(dim, part.expr, part.names, dim.span.join(part.span), part.written)
+    return dim, size
 
 
 def _is_dtype(word: Word) -> bool:

@@ -321,6 +321,7 @@ class EmptyProgram(Mistake):
 
     code: ClassVar[str] = "SH215"
     title: ClassVar[str] = "empty program"
+    blocks: tuple[str, ...] = ()
 
     def message(self) -> str:
         """Say so."""
@@ -328,4 +329,6 @@ class EmptyProgram(Mistake):
 
     def hint(self) -> str | None:
         """Show one."""
+        if self.blocks:
+            return f"call one of its blocks, {listed(self.blocks[:SHOWN], 'or')}, or include the file in a program"
         return "write one: A[I, J] · B[J, K] -> C[I, K]"

@@ -1,24 +1,25 @@
-"""What the declaring lines say: the mesh, sizes, the dtype, the optimizer; with overrides.
+"""What the declaring lines say: the mesh, sizes, the dtype, the optimizer, microbatches; with overrides.
 
 Decides every size before any statement is read, and reports each layout that does not divide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Literal, TypeVar
 
 from shardlang.diagnostics import Label, Mistake, Reporter
-from shardlang.frontend import declaration_errors, errors, shape_errors
+from shardlang.frontend import declaration_errors, errors, shape_errors, training_errors
 from shardlang.frontend.build import LARGEST_SIZE, too_large
-from shardlang.frontend.names import Brackets
+from shardlang.frontend.names import AxisNames, Brackets
 from shardlang.frontend.parser import parse
 from shardlang.frontend.renames import Tie
 from shardlang.frontend.sizes import AtMost, Multiple, names_in, shortest, SizeTable
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     DimDecl,
     DimsDecl,
@@ -28,15 +29,16 @@ from shardlang.frontend.syntax import (
     MeshDecl,
     OptimizerDecl,
     Word,
+    ZeroDecl,
 )
 from shardlang.hardware.figures import EFFICIENCIES, FIGURES
 from shardlang.ir.printer import size_expr
-from shardlang.ir.program import DimInfo
+from shardlang.ir.program import DimInfo, Zero
 from shardlang.ir.size import Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim, DType, DTYPE_ALIASES, DTYPES, Mesh
 from shardlang.source import Source, Span
 
-Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl)
+Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl, AccumulateDecl)
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "lion", "muon", "adafactor", "none")
 """The optimizers that a program may name."""
@@ -146,17 +148,55 @@ def only(items: Iterable[Item], kind: type[Line], what: str, reporter: Reporter)
     return found
 
 
-def optimizer(items: Iterable[Item], reporter: Reporter) -> str | None:
-    """Read the optimizer line."""
+def optimizer(
+    items: Iterable[Item], axes: AxisNames, reporter: Reporter
+) -> tuple[str | None, Zero | None]:
+    """Read the optimizer line: its name, and over which axes its state is split."""
     line = only(items, OptimizerDecl, "optimizer", reporter)
     if line is None:
-        return None
+        return None, None
     name = line.name.text.lower()
     if name not in OPTIMIZERS:
         reporter.report(
             line.name.span, declaration_errors.UnknownOptimizer(line.name.text, OPTIMIZERS)
         )
-    return name
+    return name, None if line.zero is None else _zero(line.zero, axes, reporter)
+
+
+def _zero(line: ZeroDecl, axes: AxisNames, reporter: Reporter) -> Zero | None:
+    """Read `zero 1 over X`."""
+    found: list[Axis] = []
+    for word in line.axes:
+        places = axes.places(word)
+        if places is None:
+            for part in axes.unknown(word):
+                reporter.report(part.span, errors.UnknownAxis(part.text, axes.names))
+            return None
+        for place in places:
+            if place.axis in found:
+                mistake = training_errors.AxisTwiceInZero(place.axis.name)
+                reporter.report(place.span, mistake)
+            found.append(place.axis)
+    level = line.level.text
+    if level not in ("1", "2"):
+        reporter.report(line.level.span, training_errors.ZeroLevel(level, found[0].name))
+        return None
+    return Zero(2 if level == "2" else 1, tuple(dict.fromkeys(found)))
+
+
+def microbatches(
+    items: Iterable[Item], axes: Iterable[str], used: Container[Dim], reporter: Reporter
+) -> Dim | None:
+    """Read the line that says over how many microbatches gradients are added; `used` have tensors."""
+    line = only(items, AccumulateDecl, "accumulate", reporter)
+    if line is None:
+        return None
+    dim = Dim(line.dim.text)
+    if dim.name in axes:
+        reporter.report(line.dim.span, errors.DimIsAxis(dim.name))
+    elif dim in used:
+        reporter.report(line.dim.span, training_errors.MicrobatchDim(dim.name))
+    return dim
 
 
 def is_hardware(name: str, axes: Iterable[str]) -> bool:

@@ -42,9 +42,16 @@ DEEPEST = 200
 class Expressions:
     """Evaluates expressions of one program into its values and statements."""
 
-    def __init__(self, values: Values, dims: frozenset[Dim], relayouts: Relayouts) -> None:
-        """Work on the values of a program that has these dims."""
+    def __init__(
+        self,
+        values: Values,
+        dims: frozenset[Dim],
+        relayouts: Relayouts,
+        blocks: tuple[str, ...] = (),
+    ) -> None:
+        """Work on the values of a program that has these dims, and blocks to call."""
         self.values = values
+        self.blocks = blocks
         self.reporter: Reporter = values.reporter
         self.dims = dims
         self.functions = Functions(self)

@@ -30,6 +30,11 @@ def read_source(path: str) -> Source:
     """Read a file, or standard input for `-`; raise `ShardlangError` (SH90x) where that fails."""
     if path == "-":
         return decode("<stdin>", _bytes(sys.stdin.buffer, "<stdin>"))
+    return read_file(path)
+
+
+def read_file(path: str) -> Source:
+    """Read a file; raise `ShardlangError` (SH90x) where that fails."""
     try:
         with Path(path).open("rb") as file:
             data = _bytes(file, path)

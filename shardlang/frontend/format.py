@@ -19,8 +19,10 @@ from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
 from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
+    BlockDecl,
     Call,
     CarryDecl,
     Comment,
@@ -32,6 +34,7 @@ from shardlang.frontend.syntax import (
     Expr,
     File,
     HardwareDecl,
+    IncludeDecl,
     Item,
     Layers,
     LeafDecl,
@@ -46,6 +49,7 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
     Word,
+    ZeroDecl,
 )
 from shardlang.source import Source, Span
 
@@ -218,8 +222,11 @@ class _Spelling:
                 return f"dtype {name.text}"
             case LeafDecl(kind, tensors):
                 return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
-            case OptimizerDecl(name):
-                return f"optimizer {name.text}"
+            case OptimizerDecl(name, _, zero):
+                behind = "" if zero is None else f", {_zero(zero)}"
+                return f"optimizer {name.text}{behind}"
+            case AccumulateDecl(dim, size):
+                return f"accumulate {dim.text}{'' if size is None else f'={size.written}'}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
             case Section(name):
@@ -227,6 +234,12 @@ class _Spelling:
             case Layers(dim, size, carries):
                 head = dim.text if size is None else f"{dim.text}={size.written}"
                 return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
+            case BlockDecl(name, parameters, result):
+                inside = ", ".join(word.text for word in parameters)
+                behind = "" if result is None else f" -> {result.text}"
+                return f"block {name.text}({inside}){behind}:"
+            case IncludeDecl(path):
+                return f'include "{path.text}"'
 
     def _axis(self, axis: AxisDecl) -> str:
         text = axis.name.text if axis.size is None else f"{axis.name.text}={axis.written}"
@@ -335,12 +348,17 @@ class _Spelling:
         head = call.head.text
         if call.subscript is not None:
             braces = head == RENAME or head not in HEADS
-            arrow = call.arrow if head == RESHAPE else None
+            arrow = call.arrow if head == RESHAPE or head not in HEADS else None
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(self._expr(argument) for argument in call.arguments)
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"
+
+
+def _zero(zero: ZeroDecl) -> str:
+    """Print where the optimizer's state lies."""
+    return f"zero {zero.level.text} over {', '.join(axes.text for axes in zero.axes)}"
 
 
 def _carry(carry: CarryDecl) -> str:

@@ -1,24 +1,31 @@
 """Calls that compute: elementwise functions, reductions, `equal`, `Rename`, softmax and its like.
 
-Those that need a dim whole are in `shapes`.
-
 Softmax, rmsnorm, logsumexp, log_softmax and cross_entropy are written out here as primitive
-statements, so that nothing after this knows of them. The tables of names are `FUNCTIONS` of the ir, and `REDUCTIONS` below.
+statements, so that nothing after this knows of them. Calls that need a dim whole are in `shapes`,
+those that look things up in `selection`. The tables of names are `FUNCTIONS` of the ir, and
+`REDUCTIONS` below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TYPE_CHECKING
 
-from shardlang.frontend import block_errors, errors, expression_errors, hints
+from shardlang.frontend import (
+    block_errors,
+    errors,
+    expression_errors,
+    hints,
+    numbers,
+    training_errors,
+)
 from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
 from shardlang.frontend.shapes import SHAPES, Shapes
-from shardlang.frontend.syntax import Call, TensorRef, Word
+from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
@@ -32,6 +39,7 @@ from shardlang.ir.ops import (
     Reduce,
     Rename,
     Take,
+    Update,
 )
 from shardlang.ir.program import Use
 from shardlang.ir.types import Dim
@@ -51,6 +59,9 @@ REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
 NORMALISATIONS = ("softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy")
 """What is written out as several statements."""
 
+UPDATE = "Update"
+"""The optimizer's step: a parameter's new value from the parameter and its gradient."""
+
 HEADS = (
     *FUNCTIONS,
     *FUNCTION_ALIASES,
@@ -60,6 +71,7 @@ HEADS = (
     *SELECTIONS,
     RENAME,
     *SHAPES,
+    UPDATE,
     *COLLECTIVES,
 )
 """Everything that may be called."""
@@ -109,7 +121,10 @@ class Functions:
             return self._rename(call, want)
         if head in SHAPES:
             return self.shapes.call(call, want)
-        mistake = expression_errors.UnknownFunction(head, HEADS, self._as_tensor(call))
+        if head == UPDATE:
+            return self._update(call, want)
+        known = (*HEADS, *self.expressions.blocks)
+        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
         self.reporter.report(call.head.span, mistake)
         return None
 
@@ -222,6 +237,9 @@ class Functions:
         layers = self._layers(call)
         if layers is not None:
             return Pending(Reduce("sum", (layers,)), uses, use.tensor.dims, call.span)
+        microbatches = self._microbatches(call)
+        if microbatches is not None:
+            return Pending(Reduce("mean", (microbatches,)), uses, use.tensor.dims, call.span)
         dims = self._along(call, use, want)
         if dims is None:
             return None
@@ -236,6 +254,25 @@ class Functions:
         if not self.expressions.values.explicit:
             self.reporter.report(call.span, block_errors.SumOfLayers(scope.dim.name))
         return scope.dim
+
+    def _microbatches(self, call: Call) -> Dim | None:
+        """Give the dim of the microbatches, where a line of an update takes the mean over them."""
+        values, words = self.expressions.values, call.subscript or ()
+        dim = values.microbatches
+        if dim is None or values.section != "update" or call.head.text != "mean":
+            return None
+        return dim if [word.text for word in words] == [dim.name] else None
+
+    def _update(self, call: Call, want: Want | None) -> Pending | None:
+        """Read `Update(W, dW)` of an update section."""
+        if call.subscript is not None:
+            self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
+            return None
+        if self.expressions.values.section != "update":
+            self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
+            return None
+        uses = self.arguments(call, 2, want)
+        return None if uses is None else self._pending(Update(), uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""
@@ -265,6 +302,13 @@ class Functions:
     def _normalise(
         self, call: Call, head: str, want: Want | None, base: str | None
     ) -> Pending | None:
+        epsilon = None
+        if head == "rmsnorm":
+            epsilon = self._epsilon(call)
+            if epsilon is None:
+                return None
+            if len(call.arguments) == 2:
+                call = replace(call, arguments=call.arguments[:1])
         keeps = head in ("softmax", "log_softmax", "rmsnorm")
         inside = want if keeps or want is None else want.inside()
         uses = self.arguments(call, 2 if head == "cross_entropy" else 1, inside)
@@ -276,10 +320,24 @@ class Functions:
         if head == "cross_entropy" and not self._labels(call, along, uses):
             return None
         name = base or self.expressions.values.fresh("Tmp")
-        result = self._macro(head, uses, along, Part(name, call.span, want))
+        result = self._macro(head, uses, along, Part(name, call.span, want), epsilon)
         if base is not None:
             return result
         return Pending(result.op, result.operands, result.dims, result.span, name=name)
+
+    def _epsilon(self, call: Call) -> Fraction | None:
+        """Read the second argument of rmsnorm, a number; report anything else there."""
+        if len(call.arguments) < 2:
+            return Fraction(RMSNORM_EPSILON)
+        written = call.arguments[1]
+        if not isinstance(written, NumberRef):
+            text = (
+                "the second argument of rmsnorm is its epsilon, a number as in rmsnorm_D(x, 1e-5)"
+            )
+            self.reporter.report(written.span, expression_errors.Misplaced(text))
+            return None
+        number = numbers.literal(written, self.reporter)
+        return None if number is None else number.scalar.coefficient
 
     def _labels(self, call: Call, along: tuple[Dim, ...], uses: tuple[Use, ...]) -> bool:
         """Say whether labels can be ids along the one dim of the classes; report it where not."""
@@ -290,13 +348,21 @@ class Functions:
             return False
         return self.expressions.selection.are_ids(call, along, uses[1:], new=False)
 
-    def _macro(self, head: str, uses: tuple[Use, ...], along: tuple[Dim, ...], at: Part) -> Pending:
-        """Write a macro out."""
+    def _macro(
+        self,
+        head: str,
+        uses: tuple[Use, ...],
+        along: tuple[Dim, ...],
+        at: Part,
+        epsilon: Fraction | None,
+    ) -> Pending:
+        """Write a macro out; rmsnorm has an epsilon."""
         match head:
             case "softmax":
                 return self._softmax(uses[0], along, at)
             case "rmsnorm":
-                return self._rmsnorm(uses[0], along, at)
+                assert epsilon is not None
+                return self._rmsnorm(uses[0], along, at, epsilon)
             case _:
                 return self._entropy(head, uses, along, at)
 
@@ -361,13 +427,15 @@ class Functions:
         op = Linear((Coefficient(), Coefficient(), Coefficient(Fraction(-1))))
         return Pending(op, (log, largest, picked), both, at.span)
 
-    def _rmsnorm(self, operand: Use, along: tuple[Dim, ...], at: Part) -> Pending:
+    def _rmsnorm(
+        self, operand: Use, along: tuple[Dim, ...], at: Part, epsilon: Fraction
+    ) -> Pending:
         """Write out rmsnorm: over the root of the mean square, with an epsilon under the root."""
         dims = operand.tensor.dims
         kept = tuple(dim for dim in dims if dim not in along)
         squares = self._part(at, "square", Map("square"), (operand,), dims)
         mean = self._part(at, "mean", Reduce("mean", along), (squares,), kept)
-        more = Linear((Coefficient(),), Fraction(RMSNORM_EPSILON))
+        more = Linear((Coefficient(),), epsilon)
         above = self._part(at, "eps", more, (mean,), kept)
         root = self._part(at, "rsqrt", Map("rsqrt"), (above,), kept)
         return Pending(Einsum(()), (operand, root), dims, at.span)

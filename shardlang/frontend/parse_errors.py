@@ -215,6 +215,9 @@ class LonelyName(Mistake):
         return DECLARATIONS.get(self.name, f"a tensor has brackets: `{self.name}[B, D]`")
 
 
+ZERO = "where the optimizer's state lies is said as `optimizer adamw, zero 1 over X`"
+"""The form of what may stand behind the optimizer's name."""
+
 DECLARATIONS = {
     "mesh": "a mesh is declared as `mesh X=16, Y=4`",
     "dims": "dims are declared as `dims B=3M, D=5120, F=4*D`",
@@ -225,9 +228,13 @@ DECLARATIONS = {
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
+    "accumulate": "microbatches are declared as `accumulate M=8`",
     "forward": "a section starts with `forward:` alone on a line",
     "backward": "a section starts with `backward:` alone on a line",
+    "update": "a section starts with `update:` alone on a line",
     "layers": "a block starts with `layers L:` alone on a line, and its lines are indented",
+    "block": "a named block starts with `block mlp(x, W_in, W_out):`, and its lines are indented",
+    "include": 'a file is included as `include "attention.shd"`',
 }
 """The form of each declaration, by its first word."""
 
@@ -383,16 +390,16 @@ class HeaderNotAlone(Mistake):
 
 @dataclass(frozen=True)
 class EmptyBlock(Mistake):
-    """`layers L:` with no indented line below it."""
+    """`layers L:` with no indented line below it; `head` is `layers L` or `block mlp`."""
 
     code: ClassVar[str] = "SH119"
     title: ClassVar[str] = "a block without lines"
 
-    name: str
+    head: str
 
     def message(self) -> str:
         """Name the block."""
-        return f"`layers {self.name}:` has no lines: those that it repeats are indented below it"
+        return f"`{self.head}:` has no lines: its lines are indented below it"
 
     def hint(self) -> str | None:
         """Say what to do."""
@@ -406,11 +413,11 @@ class WrongIndent(Mistake):
     code: ClassVar[str] = "SH120"
     title: ClassVar[str] = "another indentation"
 
-    name: str
+    head: str
 
     def message(self) -> str:
         """Say which lines differ."""
-        return f"this line is indented otherwise than the first line of `layers {self.name}:`"
+        return f"this line is indented otherwise than the first line of `{self.head}:`"
 
     def hint(self) -> str | None:
         """Say what ends a block."""
@@ -419,21 +426,27 @@ class WrongIndent(Mistake):
 
 @dataclass(frozen=True)
 class NestedBlock(Mistake):
-    """`layers M:` among the lines of `layers L:`."""
+    """`layers M:` among the lines of `layers L:`; `named` says that the inner one is a named block."""
 
     code: ClassVar[str] = "SH121"
     title: ClassVar[str] = "a block within a block"
 
     inner: str
     outer: str
+    named: bool = False
 
     def message(self) -> str:
         """Name both."""
-        return f"`layers {self.inner}:` stands within `layers {self.outer}:`; blocks don't nest"
+        return f"`{self.inner}:` stands within `{self.outer}:`; blocks don't nest"
 
     def hint(self) -> str | None:
         """Say what can be done."""
-        return "write one block after the other, or the inner one's lines out"
+        if self.named:
+            return f"write `{self.inner}:` outside, not indented, and call it here"
+        return (
+            "repeated layers stand outside of any block; give what they repeat a name, "
+            "`block part(x):`, and call it as often as a layer has it"
+        )
 
 
 @dataclass(frozen=True)
@@ -443,11 +456,11 @@ class NotInBlock(Mistake):
     code: ClassVar[str] = "SH122"
     title: ClassVar[str] = "not a line of a block"
 
-    name: str
+    head: str
 
     def message(self) -> str:
         """Say what may stand there."""
-        return f"only definitions may stand within `layers {self.name}:`"
+        return f"only definitions may stand within `{self.head}:`"
 
     def hint(self) -> str | None:
         """Say where it goes."""

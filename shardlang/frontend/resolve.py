@@ -7,7 +7,7 @@ then the lines are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
@@ -19,9 +19,11 @@ from shardlang.frontend import (
     expression_errors,
     scopes,
 )
+from shardlang.frontend.calls import written_out
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
 from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
+from shardlang.frontend.includes import included
 from shardlang.frontend.names import (
     AxisNames,
     BracketReader,
@@ -63,6 +65,9 @@ __all__ = ["Overrides", "load_text", "resolve"]
 
 NO_OVERRIDES = Overrides()
 
+BEFORE: Mapping[str, str] = {"backward": "forward", "update": "backward"}
+"""The section that each section needs before it."""
+
 
 def load_text(text: str, name: str = "<text>", overrides: Overrides = NO_OVERRIDES) -> Program:
     """Parse and resolve a text; raises `ShardlangError`."""
@@ -92,9 +97,12 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
 
 def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Program:
     """Give the program that a tree means, with gaps in the text that it was read from."""
+    found, source = included(file.items, source)
     reporter = Reporter(source)
-    _refuse_pipelines(file.items, reporter)
-    items = blocks.with_sizes(file.items)
+    written = written_out(found, source, _axes(found, overrides, reporter), reporter)
+    reporter.source = source = written.source
+    _refuse_pipelines(written.items, reporter)
+    items = blocks.with_sizes(written.items)
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
@@ -127,21 +135,25 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
     chip, shape = _chip(hardware, overrides, reporter)
-    optimizer = declarations.optimizer(items, reporter)
+    optimizer, zero = declarations.optimizer(items, axes, reporter)
+    in_tensors = frozenset(dim for found in mentions for dim in found.dims)
+    microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     dims = frozenset(info.dim for info in sizes.infos())
-    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
-    values.poisoned.update(gaps.names)
-    lines = _Lines(values, Expressions(values, dims, Relayouts(values, axes, mesh, dims)))
+    default = dtype or DTYPES["bf16"]
+    values = Values(items, reporter, brackets, default, explicit, dims, microbatches=microbatches)
+    values.poisoned.update(gaps.names, written.lost)
+    relayouts = Relayouts(values, axes, mesh, dims)
+    lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
     mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
-    if not any(isinstance(item, Definition) for item in items):
+    if not any(isinstance(item, Definition) for item in items) and not reporter.errors:
         end = len(source.text.rstrip())
-        reporter.report(Span(end, end), declaration_errors.EmptyProgram())
+        reporter.report(Span(end, end), declaration_errors.EmptyProgram(written.blocks))
     save = _save(items, values)
-    found = {id(each): each for each in sizes.reporters}
-    diagnostics = _once([d for each in found.values() for d in each.diagnostics])
+    reporters = {id(each): each for each in sizes.reporters}
+    diagnostics = _once([d for each in reporters.values() for d in each.diagnostics])
     if any(d.severity == "error" for d in diagnostics):
         raise ShardlangError(diagnostics)
     statements = tuple(values.statements)
@@ -159,8 +171,16 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         slice=shape,
         dtype=values.default,
         optimizer=optimizer,
+        zero=zero,
+        microbatches=microbatches,
         save=save,
     )
+
+
+def _axes(items: Sequence[Item], overrides: Overrides, reporter: Reporter) -> AxisNames:
+    """Give the axes of a text whose calls are not written out yet."""
+    line = declarations.mesh_line(items, overrides, reporter)
+    return AxisNames(implied_axes(items) if line is None else tuple(a.name.text for a in line.axes))
 
 
 def _chip(
@@ -221,11 +241,12 @@ def _save(items: Sequence[Item], values: Values) -> Save:
     named = [word for word in words if word.text != "all"]
     everything = len(named) < len(words) or not words
     weights = tuple(name for name, leaf in values.leaves.items() if leaf.kind == "param")
+    inner = list(values.scopes.inner.values())
     for word in named:
         if word.text in weights or word.text in values.poisoned:
             continue
         mistake = None
-        if any(word.text in inner for inner in values.scopes.inner.values()):
+        if any(word.text in entries for entries in inner):
             continue
         if word.text not in values.entries:
             mistake = declaration_errors.UnknownSaved(word.text, values.known())
@@ -234,7 +255,9 @@ def _save(items: Sequence[Item], values: Values) -> Save:
             mistake = declaration_errors.SavedAnyway(word.text, weights, leaf=leaf)
         if mistake is not None:
             values.reporter.report(word.span, mistake)
-    return Save(everything, frozenset(word.text for word in named))
+    names = {word.text for word in named}
+    same = {each[name].tensor.name for each in inner for name in names.intersection(each)}
+    return Save(everything, frozenset(names | same))
 
 
 @dataclass
@@ -282,11 +305,9 @@ class _Lines:
             label = Label(self.sections[item.name], "it stands here first")
             mistake = declaration_errors.SectionOrder(f"there are two sections {item.name}:")
             self.reporter.report(item.span, mistake, [label])
-        elif item.name == "backward" and "forward" not in self.sections:
-            mistake = declaration_errors.SectionOrder(
-                "backward: stands here without a forward: before it"
-            )
-            self.reporter.report(item.span, mistake)
+        elif (before := BEFORE.get(item.name, item.name)) not in (item.name, *self.sections):
+            text = f"{item.name}: stands here without a {before}: before it"
+            self.reporter.report(item.span, declaration_errors.SectionOrder(text))
         self.sections.setdefault(item.name, item.span)
         self.values.section = item.name
 
@@ -324,7 +345,7 @@ class _Lines:
         brackets = None if goal is None else goal.brackets
         written = self.values.original(use.tensor)
         same = goal is not None and goal.name in (use.tensor.name, written)
-        if goal is None or (same and brackets is None):
+        if goal is None or (same and (brackets is None or goal.ref.dims is None)):
             self.reporter.report(span, expression_errors.NoEffect())
             return None
         copy = Linear((Coefficient(),))

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from shardlang.diagnostics import Label
 from shardlang.frontend import block_errors, blocks
 from shardlang.frontend.build import COLLECTIVES
-from shardlang.frontend.syntax import Call, Definition, Item, Layers, TensorRef
+from shardlang.frontend.syntax import (
+    AccumulateDecl,
+    Call,
+    CarryDecl,
+    Definition,
+    Item,
+    Layers,
+    TensorRef,
+)
 from shardlang.frontend.walk import references, walk
 from shardlang.ir.ops import Coefficient, Linear, Relayout
 from shardlang.ir.program import Block, Carry, Statement, Use
@@ -51,7 +59,8 @@ class Scopes:
     """The blocks of one program: where names stand, and what blocks that have ended left.
 
     `places` says for each name in which blocks it stands, None for the lines outside; `inner` has the
-    values of each block, by its number; `hidden` tells of a name that is a block's own.
+    values of each block, by its number; `hidden` tells of a name that is a block's own. `ended` are the
+    values of an explicit program that blocks have handed on, with the names of the last layer's.
     """
 
     places: dict[str, dict[int | None, Span]]
@@ -59,6 +68,9 @@ class Scopes:
     numbers: dict[int, int]
     inner: dict[int, dict[str, Entry]] = field(default_factory=dict[int, "dict[str, Entry]"])
     hidden: dict[str, tuple[Span, str]] = field(default_factory=dict[str, "tuple[Span, str]"])
+    ended: dict[str, tuple[CarryDecl, str]] = field(
+        default_factory=dict[str, "tuple[CarryDecl, str]"]
+    )
 
     @staticmethod
     def of(items: Sequence[Item]) -> Scopes:
@@ -67,8 +79,9 @@ class Scopes:
         places: dict[str, dict[int | None, Span]] = {}
         heads: dict[int, Layers] = {}
         for head, item in blocks.inside(items):
-            number = None if head is None else numbers[id(head)]
-            if head is not None and number is not None:
+            number = None
+            if isinstance(head, Layers):
+                number = numbers[id(head)]
                 heads.setdefault(number, head)
             for ref in references([item]) if isinstance(item, Definition) else ():
                 if ref.name is not None:
@@ -78,15 +91,15 @@ class Scopes:
     def stacked(self, name: str, first: Dim | None, *, own: bool) -> Layers | None:
         """Give the block of which each layer has a leaf of its own; None where there is one leaf.
 
-        `first` is the first dim that the leaf is declared with; with `own` (weights and caches) what a
-        block reads is each layer's own in any case.
+        `first` is the first dim that the leaf is declared with; with `own` (weights and caches) what
+        blocks alone read is each layer's own in any case.
         """
         places = self.places.get(name, {})
         found = [self.heads[number] for number in places if number is not None]
         if first is not None:
             found = [head for head in found if head.dim.text == first.name]
             return found[0] if found else None
-        return found[0] if found and own else None
+        return found[0] if found and own and None not in places else None
 
 
 def relays(item: Definition) -> bool:
@@ -109,7 +122,7 @@ def enter(values: Values, head: Layers, body: Sequence[Item]) -> None:
     scope.outer = dict(values.entries)
     scope.start = len(values.statements)
     scope.renamed = {name: list(made) for name, made in values.renames.made.items()}
-    if values.section == "backward":
+    if values.section != "forward":
         values.entries.update(values.scopes.inner.get(number, {}))
     values.scope = scope
 
@@ -118,6 +131,8 @@ def _stated(values: Values, scope: Scope) -> None:
     """Read what the head of a block says of the values that it hands on."""
     for carry in scope.head.carries:
         name = carry.entry.text
+        if values.passed(carry.entry):
+            continue
         base = values.gradient_of(name)
         if name not in values.entries and base is not None and base in values.entries:
             values.meet_gradient(name, carry.entry.span)
@@ -147,7 +162,8 @@ def _found(values: Values, scope: Scope, body: Sequence[Definition]) -> None:
             continue
         known = name in values.entries or name in values.declared
         first = read.get(name)
-        if known or (first is not None and first.dims is not None):
+        fresh = name not in values.scopes.hidden and first is not None and first.dims is not None
+        if known or fresh:
             _carried(values, scope, target, first)
         made.add(name)
 
@@ -187,6 +203,9 @@ def leave(values: Values) -> None:
     assert scope is not None
     carries = tuple(_carries(values, scope))
     values.scope = None
+    if values.section == "forward":
+        ended = {carry.entry.text: (carry, scope.dim.name) for carry in scope.head.carries}
+        values.scopes.ended.update(ended)
     block = Block(scope.dim, scope.number, carries)
     for statement in values.statements[scope.start :]:
         if scope.dim in statement.result.dims:
@@ -254,5 +273,6 @@ def _adds_up(statement: Statement) -> bool:
 
 
 def loop_dims(items: Iterable[Item]) -> tuple[Dim, ...]:
-    """List the dims that count layers."""
-    return tuple(dict.fromkeys(Dim(i.dim.text) for i in items if isinstance(i, Layers)))
+    """List the dims that count layers or microbatches."""
+    counting = (item for item in items if isinstance(item, Layers | AccumulateDecl))
+    return tuple(dict.fromkeys(Dim(item.dim.text) for item in counting))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardlang.ir.ops import Relation
-from shardlang.ir.program import LeafKind
+from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import SizeExpr
 from shardlang.source import Span
 
@@ -248,10 +248,32 @@ class LeafDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroDecl:
+    """`zero 1 over X` behind the optimizer: `level` is the number, `axes` the words behind `over`."""
+
+    level: Word
+    axes: tuple[Word, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerDecl:
-    """`optimizer adam`."""
+    """`optimizer adam`, `optimizer adamw, zero 1 over X`."""
 
     name: Word
+    span: Span
+    zero: ZeroDecl | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateDecl:
+    """`accumulate M`, `accumulate M=8`, `accumulate 8`: gradients are added over M microbatches.
+
+    `size` is what a `dims` line would say of the dim that counts them.
+    """
+
+    dim: Word
+    size: DimDecl | None
     span: Span
 
 
@@ -265,9 +287,9 @@ class SaveDecl:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`forward:` or `backward:`."""
+    """`forward:`, `backward:` or `update:`."""
 
-    name: Literal["forward", "backward"]
+    name: Pass
     span: Span
 
 
@@ -295,6 +317,29 @@ class Layers:
     length: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BlockDecl:
+    """The head of a named block: `block mlp(x, W_in, W_out):`, `block mlp(x) -> y:`.
+
+    `result` is the value that a call stands for, None for that of the last line. The next `length` items
+    of the text are the block's body.
+    """
+
+    name: Word
+    parameters: tuple[Word, ...]
+    result: Word | None
+    span: Span
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IncludeDecl:
+    """`include "attention.shd"`."""
+
+    path: Word
+    span: Span
+
+
 Item = (
     Definition
     | MeshDecl
@@ -303,9 +348,12 @@ Item = (
     | DTypeDecl
     | LeafDecl
     | OptimizerDecl
+    | AccumulateDecl
     | SaveDecl
     | Section
     | Layers
+    | BlockDecl
+    | IncludeDecl
 )
 
 

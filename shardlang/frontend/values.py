@@ -7,7 +7,7 @@ section) a gradient. Reports mentions that contradict each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shardlang.diagnostics import Label, Reporter
@@ -20,11 +20,9 @@ from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import implied, Op, Rename
-from shardlang.ir.program import Leaf, LeafKind, Statement, Use
+from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.source import Span
-
-Section = Literal["forward", "backward"]
 
 INDEX = "index_"
 """What the name of a built-in leaf begins with: `index_T`."""
@@ -42,7 +40,7 @@ class Entry:
     span: Span
     origin: Literal["leaf", "value", "gradient"]
     latest: Layout | None = None
-    section: Section = "forward"
+    section: Pass = "forward"
     made: tuple[Op, tuple[Tensor, ...]] | None = None
 
 
@@ -72,7 +70,8 @@ class Values:
     default: DType
     explicit: bool
     dims: frozenset[Dim] = frozenset()
-    section: Section = "forward"
+    section: Pass = "forward"
+    microbatches: Dim | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
@@ -151,12 +150,21 @@ class Values:
 
     def reserved(self, name: str, span: Span) -> bool:
         """Report a gradient's name where it may not stand."""
-        if self.gradient_of(name) is None or (self.explicit and self.section == "backward"):
+        if self.gradient_of(name) is None or (self.explicit and self.section != "forward"):
             return False
         if name not in self.reported:
             self.reported.add(name)
             self.poisoned.add(name)
             self.reporter.report(span, errors.ReservedGradient(name, self.explicit))
+        return True
+
+    def passed(self, word: Word) -> bool:
+        """Report a value that a block has handed on, where a line behind the block reads it."""
+        if self.section != "forward" or word.text not in self.scopes.ended:
+            return False
+        carry, block = self.scopes.ended[word.text]
+        mistake = block_errors.HandedOn(word.text, carry.exit.text, block)
+        self.reporter.report(word.span, mistake, [Label(carry.span, "handed on here")])
         return True
 
     # --- mentions
@@ -166,7 +174,7 @@ class Values:
         if ref.name is None:
             return self._anonymous(ref)
         name = ref.name.text
-        if self.reserved(name, ref.name.span) or name in self.poisoned:
+        if self.reserved(name, ref.name.span) or name in self.poisoned or self.passed(ref.name):
             return None
         brackets = self.brackets[id(ref)]
         if brackets is not None and brackets.wrong:
@@ -426,6 +434,9 @@ class Values:
             tensor = self.entries[word.text].tensor
         else:
             tensor = self._shape(word.text, brackets, dims, dtype_made)
+            if word.text in self.scopes.hidden:  # a block before this line has its own
+                tensor = replace(tensor, name=self.fresh(word.text))
+                self.renames.written[tensor.name] = word.text
         layout = None
         if brackets is not None:
             first = self.entries.get(self.gradient_of(word.text) or word.text)
@@ -433,6 +444,7 @@ class Values:
             layout = self._layout(goal.ref, brackets, tensor, span)
         entry = Entry(tensor, layout, goal.ref.span, "value", layout, self.section, made)
         self.entries.setdefault(word.text, entry)
+        self.entries.setdefault(tensor.name, entry)
         return tensor if brackets is None or layout is not None else None
 
     def _next(self, word: Word, goal: Goal, dims: Sequence[Dim]) -> Tensor | None:
@@ -478,7 +490,7 @@ class Values:
             label = Label(self.declared[name][1].span, "declared here")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name, leaf=True), [label])
             return True
-        if entry is None and name in self.scopes.hidden:
+        if entry is None and self.explicit and name in self.scopes.hidden:
             label = Label(self.scopes.hidden[name][0], "defined here first")
             self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
             return True

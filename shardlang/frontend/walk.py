@@ -6,7 +6,9 @@ recurses, so that a chain of thousands of operands is read like a short one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast, TypeVar
 
 from shardlang.frontend.syntax import (
     Binary,
@@ -22,6 +24,9 @@ from shardlang.frontend.syntax import (
     SizeOf,
     TensorRef,
 )
+from shardlang.source import Span
+
+Node = TypeVar("Node")
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:
@@ -69,3 +74,44 @@ def references(items: Iterable[Item]) -> Iterator[TensorRef]:
 def calls(items: Iterable[Item]) -> Iterator[Call]:
     """Go through every call."""
     return (node for node in nodes(items) if isinstance(node, Call))
+
+
+def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """Give an expression with parts changed; what a change gives is not looked into.
+
+    `change` says what stands for a part, None for the part itself with its own parts changed.
+    """
+    new = change(expr)
+    if new is not None:
+        return new
+    match expr:
+        case Product() | Binary() | Comparison():
+            left, right = rebuilt(expr.left, change), rebuilt(expr.right, change)
+            return replace(expr, left=left, right=right)
+        case Negate():
+            return replace(expr, operand=rebuilt(expr.operand, change))
+        case Call():
+            arguments = tuple([rebuilt(x, change) for x in expr.arguments])
+            result = expr.result
+            if result is not None:
+                made = rebuilt(result, change)
+                result = made if isinstance(made, TensorRef) else result
+            return replace(expr, arguments=arguments, result=result)
+        case TensorRef() | NumberRef() | SizeOf():
+            return expr
+
+
+def moved(node: Node, by: int) -> Node:
+    """Give a node with every span in it moved by so many offsets."""
+    if not by:
+        return node
+    if isinstance(node, Span):
+        return cast("Node", Span(node.start + by, node.end + by))
+    if isinstance(node, tuple):
+        whole = cast("tuple[object, ...]", node)
+        return cast("Node", tuple([moved(part, by) for part in whole]))
+    if is_dataclass(node) and not isinstance(node, type):
+        given = cast("Any", node)
+        changes = {x.name: moved(getattr(given, x.name), by) for x in fields(given) if x.init}
+        return cast("Node", type(given)(**changes))
+    return node

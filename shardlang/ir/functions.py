@@ -40,4 +40,4 @@ FUNCTION_ALIASES: Mapping[str, str] = {"swish": "silu", "sqr": "square"}
 """Other names that mean the same function."""
 
 RMSNORM_EPSILON = "0.000001"
-"""What rmsnorm adds to the mean square before the root."""
+"""What rmsnorm adds to the mean square before the root, where the program says nothing else."""

@@ -200,6 +200,14 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step: the new parameter from the parameter and its gradient, elementwise.
+
+    Its state lies as the operands do. Only the update pass of a plan has it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Join the shards of `dim` over `axes`, which must be its innermost axes, in that order."""
 
@@ -277,6 +285,7 @@ Compute = (
     | Reshape
     | Top
     | Rank
+    | Update
 )
 """What computes a new value."""
 
@@ -292,7 +301,7 @@ def implied(op: Op, dtypes: Sequence[DType]) -> DType:
             return dtypes[1]
         case Top() | Rank():
             return DTYPES["int32"]
-        case Take() | Put() | Rotary():
+        case Take() | Put() | Rotary() | Update():
             return dtypes[0]
         case _:
             return promote(dtypes)

@@ -6,18 +6,16 @@ they can't disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Reduce
-from shardlang.ir.program import Block, Program
+from shardlang.ir.ops import Collective, Compute, Op, Reduce, Update
+from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Tensor
 from shardlang.source import Span
-
-Pass = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +138,8 @@ class Plan:
 
     `outputs` are the values that nothing else reads, each in the layout it ends in. `cotangents`
     are what the backward pass is given, one an output. `gradients` are in the order of the leaves.
+    `update` is what comes once behind all microbatches: the gradients are reduced, and the parameters
+    made anew; it is empty where no declaration asks for it, and gradients then end as their leaves live.
     The program's `save` line names the parameters of which the backward pass reads copies that the
     forward pass made. A plan that was searched for has a `proof`.
     """
@@ -154,13 +154,32 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     warnings: tuple[str, ...] = ()
     proof: Proof | None = None
+    update: tuple[Step, ...] = ()
 
     def steps(self) -> Iterator[tuple[Pass, Step]]:
-        """Go through both passes in order."""
+        """Go through all passes in order."""
         for step in self.forward:
             yield "forward", step
         for step in self.backward:
             yield "backward", step
+        for step in self.update:
+            yield "update", step
+
+    def times(self, section: Pass, step: Step) -> Monomial:
+        """Say how often a step is done: once a layer of its block, and once a microbatch."""
+        dim = self.program.microbatches
+        if dim is None or section == "update":
+            return step.times
+        return step.times * Monomial.of(dim.name)
+
+    @property
+    def states(self) -> Mapping[Tensor, Array]:
+        """The parts of the parameters that devices update: the optimizer's state lies as they do.
+
+        A parameter that is not listed is updated as it lies.
+        """
+        steps = (step for step in self.update if isinstance(step.op, Update))
+        return {step.inputs[0].tensor: step.inputs[0] for step in steps}
 
     def __str__(self) -> str:
         """Print the plan as a program in the notation, as `shardlang lower` does."""
@@ -171,6 +190,8 @@ class Plan:
     def __repr__(self) -> str:
         """Say what it is, in a line: the steps themselves would fill pages."""
         count = f"{len(self.forward)} forward, {len(self.backward)} backward steps"
+        if self.update:
+            count = count.replace(" steps", f", {len(self.update)} update steps")
         return f"<Plan by {self.strategy}: {count}>"
 
     @property

@@ -36,9 +36,10 @@ from shardlang.ir.ops import (
     Slice,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.plan import Plan, Proof, Step
-from shardlang.ir.program import Block, Leaf, Program
+from shardlang.ir.program import Block, Leaf, Program, Zero
 from shardlang.ir.size import BinOp, Monomial, Name, Number, SizeExpr
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, subscript
 
@@ -150,6 +151,8 @@ def expression(op: Op, operands: list[str]) -> str:
             return f"put{_braced(d.name for d in dims)}({', '.join(operands)})"
         case Reduce(kind, dims):
             return f"{kind}{_braced(d.name for d in dims)}({operands[0]})"
+        case Update():
+            return f"Update({', '.join(operands)})"
         case Rename(dims):
             return f"Rename_{{{','.join(d.name for d in dims)}}}({operands[0]})"
         case Rotary(dim, _, back):
@@ -225,10 +228,18 @@ def declarations(program: Program) -> list[str]:
     if _leaves_needed(program):
         lines.extend(_leaf(leaf, program) for leaf in program.given)
     if program.optimizer is not None:
-        lines.append(f"optimizer {program.optimizer}")
+        behind = "" if program.zero is None else f", {zero(program.zero)}"
+        lines.append(f"optimizer {program.optimizer}{behind}")
+    if program.microbatches is not None:
+        lines.append(f"accumulate {program.microbatches}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
     return lines
+
+
+def zero(declared: Zero) -> str:
+    """Print over which axes the optimizer's state is split: `zero 1 over X, Y`."""
+    return f"zero {declared.level} over {', '.join(axis.name for axis in declared.axes)}"
 
 
 def _leaves_needed(program: Program) -> bool:
@@ -304,6 +315,8 @@ def print_plan(plan: Plan) -> str:
     sections = [("forward", plan.forward)]
     if plan.backward:
         sections.append(("backward", plan.backward))
+    if plan.update:
+        sections.append(("update", plan.update))
     for title, steps in sections:
         lines.append(f"{title}:")
         for block, run in groupby(steps, key=lambda step: step.loop):

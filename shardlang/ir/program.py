@@ -8,7 +8,18 @@ from typing import Literal
 
 from shardlang.ir.ops import Op
 from shardlang.ir.size import Monomial, SizeExpr
-from shardlang.ir.types import Array, AxisInfo, Dim, DType, DTYPES, Layout, Mesh, Sizes, Tensor
+from shardlang.ir.types import (
+    Array,
+    Axis,
+    AxisInfo,
+    Dim,
+    DType,
+    DTYPES,
+    Layout,
+    Mesh,
+    Sizes,
+    Tensor,
+)
 from shardlang.source import Source, Span
 
 LeafKind = Literal["input", "param", "cache", "index"]
@@ -16,6 +27,9 @@ LeafKind = Literal["input", "param", "cache", "index"]
 
 An `index` is given by nobody: `index_T` has the numbers 0 to |T| - 1, on every device, and takes no memory.
 """
+
+Pass = Literal["forward", "backward", "update"]
+"""The parts of a step: of a training step with a declaration that asks for it, `update` is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +128,7 @@ class Statement:
     hint: Layout | None = None
     keep_unreduced: bool = False
     constant: bool = False
-    section: Literal["forward", "backward"] = "forward"
+    section: Pass = "forward"
     block: Block | None = None
 
 
@@ -136,6 +150,17 @@ class Save:
         return (*(("all",) if self.everything and self.names else ()), *sorted(self.names))
 
 
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """`zero 1 over X`: the optimizer's state of each parameter is split over some more axes.
+
+    At level 2 what is kept of the gradients is split as well. (Level 3 is where the parameters live.)
+    """
+
+    level: Literal[1, 2]
+    axes: tuple[Axis, ...]
+
+
 @dataclass(frozen=True)
 class Program:
     """A whole resolved program.
@@ -143,6 +168,7 @@ class Program:
     `explicit` is set by `forward:` and `backward:` headings: its statements are then the plan's
     steps, one for one, and nothing is inferred. `axes_declared` says whether a `mesh` line exists.
     `slice` is the shape of the hardware's slice (`hardware tpu_v5p 16x16x16`), empty where none is given.
+    `microbatches` counts those over which a step's gradients are added, None where there is one batch.
     """
 
     source: Source
@@ -156,7 +182,14 @@ class Program:
     slice: tuple[int, ...] = ()
     dtype: DType = DTYPES["bf16"]
     optimizer: str | None = None
+    zero: Zero | None = None
+    microbatches: Dim | None = None
     save: Save = field(default_factory=Save)
+
+    @property
+    def has_update(self) -> bool:
+        """Whether it is explicit and says how parameters are updated."""
+        return self.explicit and any(s.section == "update" for s in self.statements)
 
     @property
     def kept(self) -> frozenset[str]:

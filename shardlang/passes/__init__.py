@@ -1,7 +1,8 @@
 """Lowering: from a resolved program to a plan.
 
 The order of the passes is the order of the calls in `lower`: axes of size 1 go, the forward pass is
-inferred, the backward pass is derived from it, and collectives are marked as critical or not. An
+inferred, the backward pass is derived from it, then the update of a training step where one is
+declared, and collectives are marked as critical or not. An
 explicit program is only checked, since its lines are the steps.
 """
 
@@ -22,6 +23,7 @@ from shardlang.passes.layers import bodies, left_inside, settled, stack
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
+from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
 
 
@@ -101,6 +103,8 @@ def _lower(
     _warn_of_dead_lines(state.steps, result, outputs, reporter)
     forward, behind = prune(tuple(state.steps), result.steps, outputs, result.gradients)
     forward, behind = mark_critical(program, forward, behind, outputs, result.gradients)
+    taken = {a.name for s in (*forward, *behind) for a in (*s.inputs, s.output)}
+    taken.update(leaf.array.name for leaf in program.leaves)
     return Plan(
         program,
         strategy,
@@ -111,6 +115,7 @@ def _lower(
         result.gradients,
         (*state.alternatives, *result.alternatives),
         tuple(dict.fromkeys((*state.warnings, *result.warnings))),
+        update=update(program, result.gradients, taken, reporter),
     )
 
 

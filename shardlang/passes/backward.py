@@ -21,6 +21,7 @@ from shardlang.passes.infer import infer_statement
 from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.reshard import route
+from shardlang.passes.update import ends, gets_gradient
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def backward(
     for block, run in groupby(lines, key=lambda line: line.block):
         if block is None:
             for line in run:
-                _line(state, line)
+                _line(program, state, line)
             continue
         given = keep.of_hand(hands[block.number])
         for name in own[block]:
@@ -89,11 +90,12 @@ def backward(
         given.update((c.entry.name, [Array(c.entry, c.layout)]) for c in back.carries if c.layout)
         state.enter(back, given)
         for line in run:
-            _line(state, line)
+            _line(program, state, line)
         leaves = stack(program, block)
-        gradients.update(_gradients(state, leaves))
+        gradients.update(_gradients(program, state, leaves))
         state.leave()
-    gradients.update(_gradients(state, [x for x in program.leaves if x.array not in gradients]))
+    rest = [leaf for leaf in program.leaves if leaf.array not in gradients]
+    gradients.update(_gradients(program, state, rest))
     return BackwardResult(
         tuple(state.steps),
         tuple(cotangents.values()),
@@ -123,12 +125,14 @@ def _summed(lines: Sequence[Line]) -> frozenset[str]:
     )
 
 
-def _gradients(state: Lowering, leaves: Iterable[Leaf]) -> Iterator[tuple[Array, Array]]:
-    """Bring the gradients of leaves to where the leaves live."""
+def _gradients(
+    program: Program, state: Lowering, leaves: Iterable[Leaf]
+) -> Iterator[tuple[Array, Array]]:
+    """Bring the gradients of leaves to where the leaves live, or as far as the backward pass does."""
     for leaf in leaves:
         gradient = gradient_of(leaf.array.tensor)
-        if leaf.differentiable and gradient.name in state.at_hand:
-            own = leaf.array.layout.reduced()
+        if gets_gradient(program, leaf) and gradient.name in state.at_hand:
+            own = ends(program, leaf, Array(gradient, state.home[gradient.name]))
             reason = Reason("gradient", f"the gradient of {leaf.array.name} lives as it does")
             yield leaf.array, state.obtain(gradient, own, reason, leaf.span)
 
@@ -142,7 +146,7 @@ def _back(block: Block, state: Lowering) -> Block:
     return replace(block, carries=tuple(c for c in carries if c.entry.name in state.home))
 
 
-def _line(state: Lowering, line: Line) -> None:
+def _line(program: Program, state: Lowering, line: Line) -> None:
     """Lower a line: a gradient ends where its value lives, a contribution as it comes.
 
     The gradient of a view is left as it comes too: it goes on to the value itself, and is reduced
@@ -151,11 +155,14 @@ def _line(state: Lowering, line: Line) -> None:
     arrays = [state.array(tensor) for tensor in line.operands]
     wish = None if line.of is None else state.home[line.of.name].reduced()
     view = line.of is not None and line.of.name in state.views
+    leaf = next((x for x in program.leaves if line.of == x.array.tensor), None)
 
     def end(made: Array) -> Layout:
         """Give the layout that the result is left in."""
         if line.kind == "contribution" or view or line.result.name in state.open_parts:
             return made.layout
+        if leaf is not None:
+            return ends(program, leaf, made)
         return made.layout.reduced() if wish is None else wish
 
     if line.block is not None and line.op == Reduce("sum", (line.block.dim,)):

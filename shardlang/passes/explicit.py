@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.ir.ops import Compute, Linear, Op, Relayout, Rename
+from shardlang.ir.ops import Compute, Linear, Op, Relayout, Rename, Update
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Block, Carry, Leaf, Program, Statement, Use
@@ -39,6 +39,7 @@ from shardlang.rules.errors import (
     WrongGradient,
 )
 from shardlang.rules.local import local
+from shardlang.rules.update_errors import NotUpdated, WrongUpdate
 from shardlang.source import Span
 
 
@@ -156,6 +157,12 @@ class _Checker:
             wanted = arrays[0].with_layout(statement.target or arrays[0].layout)
             steps = self.missing(arrays[0], wanted)
             return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
+        if isinstance(statement.op, Update):
+            weights = [x.array.tensor for x in self.program.leaves if x.kind == "param"]
+            if arrays[0].tensor not in weights:
+                return Illegal(f"{arrays[0].name} is no parameter, and only those are updated")
+            if arrays[0].tensor.dims != arrays[1].tensor.dims:
+                return Illegal(f"{arrays[1]} has other dims than {arrays[0]}, which it updates")
         return local(statement.op, arrays, statement.result, statement.target, self.sizes)
 
     def strangers(self, statements: Iterable[Statement]) -> None:
@@ -236,7 +243,7 @@ class _Checker:
         """Report an output that ends in a layout whose cotangent the backward pass does not take."""
         wanted = output.with_layout(taken.layout)
         self.reporter.report(
-            self.spans[output],
+            self.spans.get(output, span),
             WrongCotangent(str(output), str(taken), str(given), self.missing(output, wanted)),
             [Label(span, f"takes {taken}")],
         )
@@ -305,6 +312,35 @@ class _Checker:
                 del self.at_hand[name]
         self.computed.clear()
 
+    def end_backward(self) -> None:
+        """Begin the update: of parameters there is what lives, and all that there is may be moved again."""
+        self.steps = []
+        for leaf in self.program.leaves:
+            if leaf.kind == "param":
+                for hand in (self.at_hand, *self.inner.values()):
+                    self.drop(leaf, hand.get(leaf.array.name, {}))
+        for hand in (self.at_hand, *self.inner.values()):
+            for known in hand.values():
+                known.update(dict.fromkeys(known))
+        self.computed.clear()
+
+    def updated(self, gradients: Iterable[Gradient]) -> None:
+        """Say where a new parameter does not end as it lives, and which parameters have no new one."""
+        updates = [step for step in self.steps if isinstance(step.op, Update)]
+        made = {step.inputs[0].tensor: step.output.tensor for step in updates}
+        for leaf in (x for x in self.program.leaves if x.array in {g.leaf for g in gradients}):
+            tensor = made.get(leaf.array.tensor)
+            if tensor is None:
+                if updates:
+                    self.reporter.report(leaf.span, NotUpdated(leaf.array.name))
+                continue
+            known = self.known(tensor.name)
+            last = Array(tensor, next(reversed(known)))
+            if leaf.array.layout not in known:
+                steps = self.missing(last, last.with_layout(leaf.array.layout))
+                span = self.spans.get(last, leaf.span)
+                self.reporter.report(span, WrongUpdate(str(last), str(leaf.array), steps))
+
     def drop(self, leaf: Leaf, known: dict[Layout, Span | None]) -> None:
         """Drop the copies of a parameter."""
         for layout in [layout for layout in known if layout != leaf.array.layout]:
@@ -321,6 +357,10 @@ class _Checker:
                 continue
             wanted = Array(gradient, leaf.array.layout.reduced())
             last = Array(gradient, next(reversed(known)))
+            if self.program.has_update:  # which says what becomes of it
+                if leaf.kind == "param":
+                    found.append(Gradient(leaf.array, last))
+                continue
             if wanted.layout in known:
                 found.append(Gradient(leaf.array, wanted))
                 continue
@@ -386,8 +426,14 @@ def check_explicit(program: Program, reporter: Reporter, *, forward_only: bool) 
         gradients = checker.gradients()
         checker.left_out(gradients)
     backward = tuple(checker.steps)
-    if not reporter.errors:  # what is wrong leaves much unused
+    if not reporter.errors and not program.has_update:  # what is wrong leaves much unused
         checker.unused(list(forward), outputs, [g.gradient for g in gradients])
+    update = ()
+    if has_backward and program.has_update:
+        checker.end_backward()
+        checker.lines(s for s in program.statements if s.section == "update")
+        checker.updated(gradients)
+        update = tuple(checker.steps)
     forward, backward = mark_critical(program, forward, backward, tuple(outputs), gradients)
     return Plan(
         program,
@@ -397,6 +443,7 @@ def check_explicit(program: Program, reporter: Reporter, *, forward_only: bool) 
         tuple(outputs),
         tuple(checker.cotangents.values()),
         gradients,
+        update=update,
     )
 
 

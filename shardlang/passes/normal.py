@@ -36,9 +36,17 @@ def drop_unit_axes(program: Program) -> Program:
     if not unit:
         return program
 
-    made = with_layouts(program, lambda layout: without(layout, unit))
+    made = _zero_without(with_layouts(program, lambda layout: without(layout, unit)), unit)
     shrunk = (_shrink(statement, unit) for statement in made.statements)
     return replace(made, statements=tuple(s for s in shrunk if s is not None))
+
+
+def _zero_without(program: Program, unit: frozenset[Axis]) -> Program:
+    """Take axes off those that split the optimizer's state; none left, nothing is split."""
+    if program.zero is None:
+        return program
+    axes = tuple(axis for axis in program.zero.axes if axis not in unit)
+    return replace(program, zero=replace(program.zero, axes=axes) if axes else None)
 
 
 def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
@@ -83,12 +91,13 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
     gradients = (Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients)
     return replace(
         plan,
-        program=replace(plan.program, leaves=leaves),
+        program=_zero_without(replace(plan.program, leaves=leaves), ones),
         forward=tuple(step(s) for s in plan.forward),
         backward=tuple(step(s) for s in plan.backward),
         outputs=tuple(array(x) for x in plan.outputs),
         cotangents=tuple(array(x) for x in plan.cotangents),
         gradients=tuple(gradients),
+        update=tuple(step(s) for s in plan.update),
     )
 
 

@@ -25,6 +25,7 @@ from shardlang.ir.ops import (
     Rotary,
     Select,
     Take,
+    Update,
 )
 from shardlang.ir.printer import expression
 from shardlang.ir.types import Array, Axis, Dim, Layout, Reduction, subscript, Tensor
@@ -137,6 +138,8 @@ def _name(op: Compute) -> str:
             return "equal" if relation == "==" else relation
         case Select():
             return "where with another value than 0"
+        case Update():
+            return "an update"
         case _:
             return verb(op)
 

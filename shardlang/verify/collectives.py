@@ -17,6 +17,7 @@ from shardlang.backends.jax.sizes import Numbers
 from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
+from shardlang.passes.live import alive
 from shardlang.passes.normal import without_axes
 from shardlang.verify.result import CollectivesCheck
 
@@ -46,7 +47,7 @@ class Seen:
 
 
 def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[Seen]:
-    """List the collectives of the plan's passes that reach an output or a gradient.
+    """List the collectives of the plan's passes that reach an output or a gradient, in all layers.
 
     JAX leaves out the others (see `idle`). Axes of size 1 have none. Of the forward pass alone those
     count that reach an output: what only the backward pass reads is not part of `forward`.
@@ -54,33 +55,25 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
     passes = set(wanted)
     plan = without_axes(plan, ones)
-    steps = [step for name, step in plan.steps() if name in passes]
+    forward = plan.forward if "forward" in passes else ()
+    backward = plan.backward if "backward" in passes else ()
     gradients = [g.gradient for g in plan.gradients] if "backward" in passes else []
+    lives = alive(forward, backward, plan.outputs, gradients)
     found: Counter[Seen] = Counter()
-    for step, live in _liveness(steps, (*plan.outputs, *gradients)):
+    for step, live in zip((*forward, *backward), lives, strict=True):
         if live and step.is_collective and getattr(step.op, "axes", ()):
-            found[_of_step(step, numbers)] += 1
+            found[_of_step(step, numbers)] += (
+                1 if step.loop is None else numbers.dims[step.loop.dim]
+            )
     return found
 
 
 def idle(plan: Plan) -> tuple[Step, ...]:
     """List the collectives that the text asks for and that reach no output and no gradient."""
-    ends = (*plan.outputs, *(gradient.gradient for gradient in plan.gradients))
-    steps = [step for _, step in plan.steps()]
-    return tuple(s for s, live in _liveness(steps, ends) if s.is_collective and not live)
-
-
-def _liveness(steps: list[Step], ends: Iterable[Array]) -> list[tuple[Step, bool]]:
-    """Say of each step whether something at the end depends on it."""
-    needed = {(array.name, array.layout) for array in ends}
-    told: list[tuple[Step, bool]] = []
-    for step in reversed(steps):
-        made = (step.output.name, step.output.layout)
-        told.append((step, made in needed))
-        if made in needed:
-            needed.discard(made)
-            needed |= {(array.name, array.layout) for array in step.inputs}
-    return told[::-1]
+    gradients = [gradient.gradient for gradient in plan.gradients]
+    lives = alive(plan.forward, plan.backward, plan.outputs, gradients)
+    steps = zip((*plan.forward, *plan.backward), lives, strict=True)
+    return tuple(step for step, live in steps if step.is_collective and not live)
 
 
 def _of_step(step: Step, numbers: Numbers) -> Seen:
@@ -167,27 +160,36 @@ def _moves(source: Array, target: Array, numbers: Numbers) -> Groups:
 
 
 def lowered(module: Any) -> Counter[Seen]:
-    """List the collectives of a StableHLO module, through the functions that it calls."""
+    """List the collectives of a StableHLO module, through the functions that it calls.
+
+    Those in the body of a loop count as often as it runs, which has to be a number.
+    """
     functions = {str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations}
     found: Counter[Seen] = Counter()
 
-    def walk(operation: Any) -> None:
+    def walk(operation: Any, times: int) -> None:
         for region in operation.regions:
             for block in region.blocks:
                 for child in block.operations:
                     op = child.operation
                     if op.name == "func.call":
-                        walk(
-                            functions[str(op.attributes["callee"]).lstrip("@").strip('"')].operation
-                        )
+                        callee = str(op.attributes["callee"]).lstrip("@").strip('"')
+                        walk(functions[callee].operation, times)
                     seen = _of_operation(op)
                     if seen is not None:
-                        found[seen] += 1
+                        found[seen] += times
                     else:
-                        walk(op)
+                        walk(op, times * (_trips(op) if op.name == "stablehlo.while" else 1))
 
-    walk(functions["main"].operation)
+    walk(functions["main"].operation, 1)
     return found
+
+
+def _trips(loop: Any) -> int:
+    """Read how often the loop of a scan runs: it counts from 0 up to a constant."""
+    condition = [child.operation for child in loop.regions[0].blocks[0].operations]
+    (limit,) = (op for op in condition if op.name == "stablehlo.constant")
+    return int(limit.attributes["value"].get_splat_value().value)
 
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
@@ -247,11 +249,15 @@ def compare(
 
 
 def blocks(array: Array, shape: tuple[int, ...], numbers: Numbers) -> list[tuple[slice, ...]]:
-    """Say which part of the whole each device of the mesh holds, in the devices' order."""
+    """Say which part of the whole each device of the mesh holds, in the devices' order.
+
+    A stack of layers has one dim more, in front, which no axis splits.
+    """
     found: list[tuple[slice, ...]] = []
+    layers = len(shape) - len(array.layout.sharding)
     for at in coordinates(numbers):
-        parts: list[slice] = []
-        for size, axes in zip(shape, array.layout.sharding, strict=True):
+        parts = [slice(None)] * layers
+        for size, axes in zip(shape[layers:], array.layout.sharding, strict=True):
             step = size // math.prod(numbers.axes[axis] for axis in axes)
             index = rank(at, axes, numbers)
             parts.append(slice(index * step, (index + 1) * step))

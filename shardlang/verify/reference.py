@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,9 +31,11 @@ from shardlang.ir.ops import (
     Select,
     Take,
     Top,
+    Update,
 )
-from shardlang.ir.program import Program, Statement
+from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Dim, Tensor
+from shardlang.passes.layers import bodies, stack
 
 Value = Any
 """A JAX array."""
@@ -94,7 +96,11 @@ def function(name: str) -> Callable[[Value], Value]:
 def evaluate(
     program: Program, inputs: Mapping[str, Value], sizes: Mapping[Dim, int], wanted: Sequence[str]
 ) -> tuple[Value, ...]:
-    """Compute the values of the wanted names from the leaves' whole values."""
+    """Compute the values of the wanted names from the leaves' whole values.
+
+    Leaves of which each layer of a block has its own are stacked along a first dim, and so are wanted
+    values that each layer has.
+    """
     values = dict(inputs)
     for leaf in program.leaves:
         if leaf.kind == "index":
@@ -103,9 +109,24 @@ def evaluate(
         if leaf.kind == "cache":
             values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
-    for statement in program.statements:
-        if statement.section != "forward":
-            continue
+    forward = (statement for statement in program.statements if statement.section == "forward")
+    for block, run in bodies(forward):
+        if block is None:
+            _lines(run, values, dims, sizes)
+        else:
+            _layers(program, block, run, values, dims, sizes)
+    return tuple(values[name] for name in wanted)
+
+
+Dims = dict[str, tuple[Dim, ...]]
+"""The dims of the values by name."""
+
+
+def _lines(
+    run: Iterable[Statement], values: dict[str, Value], dims: Dims, sizes: Mapping[Dim, int]
+) -> None:
+    """Compute lines outside of blocks, or those of one layer; what they define is put into `values`."""
+    for statement in run:
         names = [use.tensor.name for use in statement.operands]
         result = statement.result
         if not isinstance(statement.op, Compute):
@@ -114,15 +135,50 @@ def evaluate(
             statement_op: Compute = Linear((Coefficient(),))
         else:
             statement_op = statement.op
+        if _adds_layers(statement):  # the sum of the layers is taken behind them
+            values[result.name], dims[result.name] = values[names[0]], dims[names[0]]
+            continue
         operands = [(values[name], dims[name]) for name in names]
         value = _typed(_compute(statement_op, operands, result, sizes), result)
-        values[result.name] = jax.lax.stop_gradient(value) if _constant(statement) else value
+        values[result.name] = jax.lax.stop_gradient(value) if statement.constant else value
         dims[result.name] = result.dims
-    return tuple(values[name] for name in wanted)
 
 
-def _constant(statement: Statement) -> bool:
-    return statement.constant
+def _layers(
+    program: Program,
+    block: Block,
+    run: Sequence[Statement],
+    values: dict[str, Value],
+    dims: Dims,
+    sizes: Mapping[Dim, int],
+) -> None:
+    """Compute the layers of a block one after the other, and keep what each of them has."""
+    stacks = {leaf.array.name for leaf in stack(program, block)}
+    handed = [(carry.entry.name, carry.exit.name) for carry in block.carries]
+    made = [statement.result.name for statement in run]
+    outside = dict(values)
+
+    def layer(carry: tuple[Value, ...], own: dict[str, Value]) -> tuple[Any, dict[str, Value]]:
+        local = {**outside, **own}
+        local.update((entry, value) for (entry, _), value in zip(handed, carry, strict=True))
+        _lines(run, local, dims, sizes)
+        return tuple(local[last] for _, last in handed), {name: local[name] for name in made}
+
+    start = tuple(values[entry] for entry, _ in handed)
+    own = {name: values[name] for name in stacks}
+    last, kept = jax.lax.scan(layer, start, own, length=sizes[block.dim])
+    values.update(kept)
+    values.update((name, value) for (_, name), value in zip(handed, last, strict=True))
+    for statement in run:
+        if _adds_layers(statement):
+            name, source = statement.result.name, dims[statement.result.name]
+            values[name] = _spread(kept[name].sum(axis=0), source, statement.result.dims, sizes)
+
+
+def _adds_layers(statement: Statement) -> bool:
+    """Say whether a line of a block adds something up over the layers."""
+    block = statement.block
+    return block is not None and statement.op == Reduce("sum", (block.dim,))
 
 
 def _typed(value: Value, tensor: Tensor) -> Value:
@@ -174,6 +230,8 @@ def _compute(
             values, *ids = operands
             hot = [_one_hot(one, dim, sizes) for one, dim in zip(ids, new, strict=True)]
             return _einsum((values, *hot), result, sizes)
+        case Update():
+            raise TypeError("an update is no part of what a program means")
         case Rename(renamed):
             return _spread(operands[0][0], renamed, result.dims, sizes)
         case Rotary():

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardlang.backends.jax.compute import jax_dtype
+from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
 from shardlang.backends.jax.functions import chooses, jumps
@@ -25,7 +26,6 @@ from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import (
     AllReduce,
     Coefficient,
-    Einsum,
     Linear,
     Put,
     ReduceScatter,
@@ -34,8 +34,9 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.program import Program
+from shardlang.ir.program import Block, Program
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Tensor
+from shardlang.passes.layers import left_inside
 from shardlang.passes.normal import without_axes
 from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
 from shardlang.verify.reference import evaluate
@@ -116,22 +117,12 @@ def _chooses_among_narrow(plan: Plan) -> bool:
     return any(map(chooses, steps)) and any(dtype.bits < 32 for dtype in floats)
 
 
-def scales(program: Program, sizes: Mapping[Dim, int]) -> dict[str, float]:
-    """Give leaves that are multiplied in long sums a magnitude that keeps the sums near 1.
-
-    It is a power of 2 near 1/sqrt(n) for the longest sum of n terms; else a softmax of such sums
-    would be all 0 and 1, and rounding would decide which.
-    """
-    floats = {x.array.name for x in program.leaves if x.array.tensor.dtype.kind == "float"}
-    found: dict[str, float] = {}
-    for statement_ in program.statements:
-        if statement_.section != "forward" or not isinstance(statement_.op, Einsum):
-            continue
-        terms = math.prod(sizes[dim] for dim in statement_.op.contracted)
-        names = [use.tensor.name for use in statement_.operands if use.tensor.name in floats]
-        if names and terms > LONG_SUM:
-            scale = 2.0 ** -round(math.log2(terms) / 2)
-            found[names[-1]] = min(found.get(names[-1], 1.0), scale)
+def loops(plan: Plan) -> dict[str, Dim]:
+    """Give the dims over which leaves and outputs are stacked: there is one in each layer of a block."""
+    found = {x.array.name: x.loop for x in plan.program.leaves if x.loop is not None}
+    outputs = [output.tensor for output in plan.outputs]
+    for block in plan.program.blocks:
+        found.update((x.name, block.dim) for x in left_inside(plan.program, outputs, block))
     return found
 
 
@@ -157,7 +148,7 @@ def doubled(plan: Plan) -> tuple[str, ...]:
     for steps in (plan.forward, plan.backward):
         seen: set[tuple[object, ...]] = set()
         for step in steps:
-            key = (step.op, step.inputs, step.output)
+            key = (step.op, step.inputs, step.output, step.loop)
             if isinstance(step.op, AllReduce | ReduceScatter) and key in seen:
                 problems.append(f"`{statement(step)}` stands twice in one pass")
             seen.add(key)
@@ -174,9 +165,18 @@ def with_floats(plan: Plan, dtype: DType) -> Plan:
     def array(value: Array) -> Array:
         return Array(tensor(value.tensor), value.layout)
 
+    def block(value: Block | None) -> Block | None:
+        if value is None:
+            return None
+        carries = (
+            replace(carry, entry=tensor(carry.entry), exit=tensor(carry.exit))
+            for carry in value.carries
+        )
+        return replace(value, carries=tuple(carries))
+
     def step(value: Step) -> Step:
         inputs = tuple(array(x) for x in value.inputs)
-        return replace(value, inputs=inputs, output=array(value.output))
+        return replace(value, inputs=inputs, output=array(value.output), loop=block(value.loop))
 
     program: Program = replace(
         plan.program,
@@ -186,6 +186,7 @@ def with_floats(plan: Plan, dtype: DType) -> Plan:
                 item,
                 operands=tuple(replace(use, tensor=tensor(use.tensor)) for use in item.operands),
                 result=tensor(item.result),
+                block=block(item.block),
             )
             for item in plan.program.statements
         ),
@@ -229,6 +230,7 @@ class _Run:
         self._counts = counts(plan.program, numbers.dims)
         self._rng = np.random.default_rng(seed)
         self._leaves = tuple(leaf.array for leaf in self._plan.program.given)
+        self._loops = loops(self._plan)
         self._module: dict[str, Any] = {"__name__": "emitted"}
         exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
         devices = np.asarray(jax.devices("cpu")[: numbers.devices], dtype=object)
@@ -240,9 +242,15 @@ class _Run:
     # Data
 
     def _shape(self, array: Array, *, stacked: bool = True) -> tuple[int, ...]:
+        """Give the shape of a leaf or an output, with partial results `stacked` behind the layers."""
         shape = tuple(self._numbers.dims[dim] for dim in array.tensor.dims)
         over = stacked_axes(array.layout) if stacked else ()
-        return (self._numbers.parts(over), *shape) if over else shape
+        layers = [self._numbers.dims[self._loops[array.name]]] if array.name in self._loops else []
+        return (*layers, *([self._numbers.parts(over)] if over else []), *shape)
+
+    def _front(self, array: Array) -> int:
+        """Say where partial results of a leaf or an output are stacked: behind the layers."""
+        return int(array.name in self._loops)
 
     def _data(
         self, shape: tuple[int, ...], dtype: DType, *, positive: bool, scale: float = 1
@@ -293,9 +301,8 @@ class _Run:
                 for leaf, value in zip(self._leaves, whole, strict=True):
                     combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
                     partial = bool(leaf.layout.unreduced)
-                    env[leaf.name] = (
-                        combine[leaf.layout.reduction](value, axis=0) if partial else value
-                    )
+                    whole_ = combine[leaf.layout.reduction]
+                    env[leaf.name] = whole_(value, axis=self._front(leaf)) if partial else value
                 return evaluate(self._plan.program, env, self._numbers.dims, wanted)
 
             def differentiable(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -381,13 +388,16 @@ class _Run:
         """Take the gradients through `differentiable`."""
         inputs = [jnp.asarray(x) for x in reference.inputs]
         outputs, pullback = jax.vjp(self._module["differentiable"](self._mesh), *inputs)
-        seeds = tuple(
-            jnp.broadcast_to(jnp.asarray(c), x.shape).astype(x.dtype)
-            if jnp.issubdtype(x.dtype, jnp.floating)
-            else np.zeros(x.shape, jax.dtypes.float0)
-            for c, x in zip(reference.cotangents, outputs, strict=True)
-        )
-        return pullback(seeds)
+
+        def seed(array: Array, cotangent: Any, output: Any) -> Any:
+            if not jnp.issubdtype(output.dtype, jnp.floating):
+                return np.zeros(output.shape, jax.dtypes.float0)
+            given = jnp.asarray(cotangent)
+            if array.layout.unreduced:
+                given = jnp.expand_dims(given, self._front(array))
+            return jnp.broadcast_to(given, output.shape).astype(output.dtype)
+
+        return pullback(tuple(map(seed, self._plan.outputs, reference.cotangents, outputs)))
 
     def _outputs(
         self, kind: str, found: Sequence[Any], reference: _Reference
@@ -414,7 +424,7 @@ class _Run:
         if array.layout.unreduced:
             combine = {"sum": np.sum, "max": np.max, "min": np.min}[array.layout.reduction]
             whole = np.asarray(got, np.float64)
-            return self._close(kind, array, combine(whole, axis=0), want, 0)
+            return self._close(kind, array, combine(whole, axis=self._front(array)), want, 0)
         by_device = {shard.device: shard.data for shard in got.addressable_shards}
         devices = list(self._mesh.devices.flat)
         if set(by_device) != set(devices):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from shardlang.backends.jax.sizes import arrays, choose, elements, fitted, Numbers, shrunk
+from shardlang.backends.jax.sizes import (
+    arrays,
+    choose,
+    DEEP,
+    elements,
+    fitted,
+    layers_of,
+    Numbers,
+    shrunk,
+)
 from shardlang.ir.plan import Plan
-from shardlang.ir.program import Block
-from shardlang.passes.unroll import unroll_plan
 
 DEVICES = 16
 """The largest mesh that is run as the program declares it; a larger one is shrunk."""
@@ -25,25 +32,11 @@ def small_sizes(plan: Plan, sizes: Mapping[str, int] | None = None) -> Numbers:
     declared = {*plan.program.sizes.known, *(sizes or {})}
     small = fitted(plan, numbers, declared, devices=DEVICES)
     largest = max((elements(array, small) for array in arrays(plan)), default=0)
-    if largest > SMALL or shrunk(numbers, small) or small.devices > DEVICES:
+    deep = any(small.dims[loop] > DEEP for loop in layers_of(plan))
+    if largest > SMALL or deep or shrunk(numbers, small) or small.devices > DEVICES:
         small = fitted(plan, numbers, sizes or {}, devices=DEVICES)
     axes = {axis.name: n for axis, n in small.axes.items()}
     return choose(plan, {**axes, **{dim.name: n for dim, n in small.dims.items()}})
-
-
-LAYERS = 2
-"""How many layers of a block are run: each hands something on, and each is handed something."""
-
-
-def written_out(plan: Plan) -> Plan:
-    """Give a plan with the layers of its blocks written out, `LAYERS` of them."""
-    return unroll_plan(plan, LAYERS).plan if plan.program.blocks else plan
-
-
-def layer_notes(blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Say how many layers of blocks are run."""
-    listed = ", ".join(f"layers {block.dim}" for block in blocks)
-    return (f"{listed}: {LAYERS} layers are written out and run",) if blocks else ()
 
 
 def size_notes(

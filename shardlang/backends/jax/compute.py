@@ -29,6 +29,7 @@ from shardlang.ir.ops import (
     Select,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote
@@ -156,6 +157,8 @@ def compute(
             writer.put(op, operands)
         case Reduce():
             writer.reduce(op, operands[0])
+        case Update():
+            raise TypeError("an update is the optimizer's, not a step of its own")
         case Rename(dims):
             writer.rename(operands[0], dims)
         case Rotary():
@@ -199,7 +202,7 @@ class _Writer:
 
     def _broadcast(self, present: tuple[Dim, ...]) -> None:
         """Repeat along the dims of the result that no operand has, each device its own part."""
-        value = _aligned(self._target, present, self._dims)
+        value = aligned(self._target, present, self._dims)
         shape: list[Item] = []
         for dim in self._dims:
             if dim in present:
@@ -274,14 +277,14 @@ class _Writer:
         present = tuple(d for d in self._dims if any(d in x.dims for x in operands))
         pieces: list[tuple[str, str]] = []
         for sign, operand, pattern in terms:
-            code = cast(_aligned(operand.code, operand.dims, present), operand.dtype, same)
+            code = cast(aligned(operand.code, operand.dims, present), operand.dtype, same)
             pieces.append((sign, pattern.replace("{}", code, 1)))
         if constant:
             pieces.append(constant)
         text = " ".join(
             f"{sign} {code}" if i else sign + code for i, (sign, code) in enumerate(pieces)
         )
-        atom = len(pieces) == 1 and text == _aligned(operands[0].code, operands[0].dims, present)
+        atom = len(pieces) == 1 and text == aligned(operands[0].code, operands[0].dims, present)
         done = cast(text if atom or same == self._dtype else f"({text})", same, self._dtype)
         if self._fits(done):
             self._assign(done)
@@ -321,7 +324,7 @@ class _Writer:
         same = _common({operand.dtype for operand in operands})
         if bound is not None:
             same = wide({same})
-        sides = [cast(_aligned(x.code, x.dims, present), x.dtype, same) for x in operands]
+        sides = [cast(aligned(x.code, x.dims, present), x.dtype, same) for x in operands]
         if bound is not None:
             sides.append(self._number(bound))
         left, right = sides
@@ -346,8 +349,8 @@ class _Writer:
     def select(self, fill: Fraction | None, mask: Operand, operand: Operand) -> None:
         """Keep a value where a mask is not 0, and fill in the rest."""
         present = tuple(d for d in self._dims if d in mask.dims or d in operand.dims)
-        here = _aligned(mask.code, mask.dims, present)
-        value = cast(_aligned(operand.code, operand.dims, present), operand.dtype, self._dtype)
+        here = aligned(mask.code, mask.dims, present)
+        value = cast(aligned(operand.code, operand.dims, present), operand.dtype, self._dtype)
         condition = here if mask.dtype == "bool" else f"{here} != 0"
         self._assign(call("jnp.where", condition, value, self._filling(fill)))
         self._finish(present, self._dtype)
@@ -402,7 +405,7 @@ class _Writer:
         code = cast(values.code, values.dtype, same)
         if gone:
             code = flat(call("jnp.sum", code, Entry("axis=", parens(*gone))))
-        laid = _aligned(code, tuple(dim for dim in values.dims if dim in wanted), wanted)
+        laid = aligned(code, tuple(dim for dim in values.dims if dim in wanted), wanted)
         shape = parens(*(sizes[dim] for dim in self._dims))
         self._assign(call("_add_rows", shape, laid, *places))
         self._finish(self._dims, same)
@@ -423,7 +426,7 @@ class _Writer:
         condition = hits[0]
         for hit in hits[1:]:
             condition = call("jnp.logical_and", condition, hit)
-        value = cast(_aligned(values.code, values.dims, self._dims), values.dtype, self._dtype)
+        value = cast(aligned(values.code, values.dims, self._dims), values.dtype, self._dtype)
         self._assign(call("jnp.where", condition, value, "0"))
 
     def _places(
@@ -432,7 +435,7 @@ class _Writer:
         """Write ids as places in a device's shard of so many rows."""
         code = cast(ids.code, ids.dtype, "int64" if ids.dtype == "int64" else "int32")
         start = [self._scope.axes(axes)] if axes else []
-        return call("_places", _aligned(code, ids.dims, wanted), size, *start)
+        return call("_places", aligned(code, ids.dims, wanted), size, *start)
 
     def rename(self, operand: Operand, dims: tuple[Dim, ...]) -> None:
         """Read an operand's dims under other names, place by place."""
@@ -445,8 +448,8 @@ class _Writer:
         same = wide({turned.dtype, self._dtype, "float32"})
         own = tuple(op.dim if dim == op.half else dim for dim in angle.dims)
         present = tuple(d for d in self._dims if d in turned.dims or d in own)
-        x = cast(_aligned(turned.code, turned.dims, present), turned.dtype, same)
-        by = cast(_aligned(angle.code, own, present), angle.dtype, same)
+        x = cast(aligned(turned.code, turned.dims, present), turned.dtype, same)
+        by = cast(aligned(angle.code, own, present), angle.dtype, same)
         sign = "-" if op.back else ""
         self._assign(call("_rotary", x, sign + by, f"axis={present.index(op.dim) - len(present)}"))
         self._finish(present, same)
@@ -457,7 +460,7 @@ class _Writer:
         beside = [dim for dim in operand.dims if dim not in op.source or dim == first]
         at = beside.index(first)
         before, after = tuple(beside[:at]), tuple(beside[at + 1 :])
-        code = _aligned(operand.code, operand.dims, (*before, *op.source, *after))
+        code = aligned(operand.code, operand.dims, (*before, *op.source, *after))
         shape = {dim: f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in beside}
         inner = ("-1", *(self._local(dim) for dim in op.into[1:]))
         sizes = (*(shape[dim] for dim in before), *inner, *(shape[dim] for dim in after))
@@ -473,14 +476,14 @@ class _Writer:
     def top(self, op: Top, operand: Operand) -> None:
         """Find the places of the largest along a dim, the lower index first."""
         rest = tuple(dim for dim in operand.dims if dim != op.dim)
-        code = _aligned(operand.code, operand.dims, (*rest, op.dim))
+        code = aligned(operand.code, operand.dims, (*rest, op.dim))
         self._assign(call("lax.top_k", code, self._scope.size(op.into), tail="[1]"))
         self._finish((*rest, op.into), "int32")
 
     def rank(self, dims: tuple[Dim, ...], operand: Operand) -> None:
         """Count the earlier places with the same value: the dims are laid out behind each other."""
         rest = tuple(dim for dim in operand.dims if dim not in dims)
-        code = _aligned(operand.code, operand.dims, (*rest, *dims))
+        code = aligned(operand.code, operand.dims, (*rest, *dims))
         named = (*rest, *dims)
         shape = [f"{operand.code}.shape[{operand.dims.index(dim)}]" for dim in named]
         if len(dims) > 1:
@@ -525,7 +528,7 @@ def _common(dtypes: set[str]) -> str:
     return "float32" if best.startswith("float8") else best
 
 
-def _aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
+def aligned(code: str, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> str:
     """Bring an operand's dims into the order of `wanted`, with broadcast dims where it lacks one."""
     order = tuple(dim for dim in wanted if dim in dims)
     if order != dims:
@@ -540,7 +543,7 @@ def _counted(dim: Dim, size: str, wanted: tuple[Dim, ...]) -> str:
     """Write an index that takes each place along a dim: an array where ids have the dim, too."""
     if dim not in wanted:
         return "slice(None)"
-    return _aligned(f"jnp.arange({size})", (dim,), wanted)
+    return aligned(f"jnp.arange({size})", (dim,), wanted)
 
 
 def _indexed(

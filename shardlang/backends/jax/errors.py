@@ -191,27 +191,6 @@ class VerifyFailedToRun(Mistake):
         return f"the process that runs the emitted module gave no answer: {self.text}"
 
 
-@dataclass(frozen=True)
-class BlockNotEmitted(Mistake):
-    """A program with `layers L:`."""
-
-    code: ClassVar[str] = "SH611"
-    title: ClassVar[str] = "layers are not emitted yet"
-
-    name: str
-
-    def message(self) -> str:
-        """Name the block."""
-        return f"the loop of `layers {self.name}:` can't be emitted yet"
-
-    def hint(self) -> str | None:
-        """Say what can be done."""
-        return (
-            "emit the lines of one layer as a program; `shardlang verify` runs two layers, and "
-            "shardlang.passes.unroll.unroll(program, n) writes n of them out"
-        )
-
-
 def failure(plan: Plan, mistake: Mistake, span: Span | None = None) -> ShardlangError:
     """Make the error that reports a mistake at a place of the plan's program."""
     return ShardlangError([Diagnostic(plan.program.source, span or Span(0, 0), mistake)])

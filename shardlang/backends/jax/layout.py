@@ -20,9 +20,12 @@ def stacked_axes(layout: Layout) -> tuple[Axis, ...]:
     return tuple(sorted(layout.unreduced))
 
 
-def partition_spec(layout: Layout) -> Item:
-    """Write a layout as a PartitionSpec; partial results get a leading dim over their axes."""
+def partition_spec(layout: Layout, *, layers: bool = False) -> Item:
+    """Write a layout as a PartitionSpec; partial results get a leading dim over their axes.
+
+    With `layers` it is that of a stack of all layers, whose first dim no axis splits.
+    """
     entries: list[Item] = [names_of_axes(a) if a else "None" for a in layout.sharding]
     if layout.unreduced:
         entries.insert(0, names_of_axes(stacked_axes(layout)))
-    return call("P", *entries)
+    return call("P", *(["None"] if layers else []), *entries)

@@ -13,10 +13,10 @@ from textwrap import wrap
 
 MODULE_NAMES = frozenset(
     {
-        "AxisType", "INPUTS", "MESH_AXES", "Mesh", "OUTPUTS", "P", "differentiable", "forward",
+        "AxisType", "INPUTS", "MESH_AXES", "Mesh", "NamedSharding", "OUTPUTS", "P", "differentiable", "forward",
         "forward_backward", "functools", "jax", "jnp", "lax", "main", "make_mesh", "math", "mesh", "np", "os",
         "reference", "sys", "inputs", "outputs", "saved", "leaves", "cotangents", "gradients",
-        "sizes", "size", "ml_dtypes", "shape",
+        "place", "sizes", "size", "ml_dtypes", "shape", "carry", "layer", "layers", "outside",
     }
 )  # fmt: skip
 """What the emitted module itself uses inside its step functions, or defines; helpers have a `_`."""

@@ -64,8 +64,8 @@ def parens(*items: Item) -> Node:
     return Node("(", items, ")", literal=True)
 
 
-def dictionary(*entries: Entry) -> Node:
-    """Make a dict literal."""
+def dictionary(*entries: Entry | str) -> Node:
+    """Make a dict literal; a string is an item such as `**other`."""
     return Node("{", entries, "}", literal=True)
 
 

@@ -35,6 +35,12 @@ OPEN_AXIS = 2
 OPEN_AXES = 6
 """How many axes that nobody sized get more than one device."""
 
+FEW_LAYERS = 3
+"""How many layers a block has that nobody said the layers of: a first, a last, and one between."""
+
+DEEP = 4
+"""Up to so many layers are tried as they are; in more of them narrow floats round too often to compare."""
+
 LARGEST = 2**62
 
 GIVEN_DEVICES = 64
@@ -74,14 +80,28 @@ def arrays(plan: Plan) -> Iterator[Array]:
 
 
 def dims_of(plan: Plan) -> tuple[Dim, ...]:
-    """List the dims of a plan in the order in which they first occur."""
-    return tuple(dict.fromkeys(dim for array in arrays(plan) for dim in array.tensor.dims))
+    """List the dims of a plan in the order in which they first occur, and after them those of layers."""
+    dims = (dim for array in arrays(plan) for dim in array.tensor.dims)
+    return tuple(dict.fromkeys((*dims, *layers_of(plan))))
+
+
+def layers_of(plan: Plan) -> tuple[Dim, ...]:
+    """List the dims that blocks are repeated over."""
+    loops = (step.loop.dim for _, step in plan.steps() if step.loop is not None)
+    stacks = (leaf.loop for leaf in plan.program.leaves if leaf.loop is not None)
+    return tuple(dict.fromkeys((*loops, *stacks)))
 
 
 def axes_of(plan: Plan) -> tuple[Axis, ...]:
     """List the axes of the mesh, and after them any that the plan uses besides."""
     used = (axis for array in arrays(plan) for axis in sorted(array.layout.used))
     return tuple(dict.fromkeys((*(info.axis for info in plan.program.mesh.axes), *used)))
+
+
+def roots(plan: Plan) -> Mapping[Dim, str]:
+    """Give each dim a name that stands for its size: dims of one size under two names have the same."""
+    stands = Relations.of(plan, (dim.name for dim in dims_of(plan))).stands
+    return {dim: stands[dim.name] for dim in dims_of(plan)}
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,7 @@ class _Sizing:
         """
         parts = {name: _needed(over, axes) for name, over in self.splits.items()}
         least, step, period = few
-        start: dict[str, int] = {}
+        start = {self.root(dim): FEW_LAYERS for dim in layers_of(self.plan)}
         for index, dim in enumerate(dims_of(self.plan)):
             factor = least + step * (index % period)
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
@@ -310,7 +330,7 @@ def shrunk(numbers: Numbers, small: Numbers) -> tuple[str, ...]:
         *((dim.name, size, small.dims[dim]) for dim, size in numbers.dims.items()),
     ]
     return tuple(
-        f"{name}={size} to {now}"
+        f"{f'layers {name}' if name.isdigit() else f'{name}={size}'} to {now}"
         for name, size, now in pairs
         if size != now and name not in numbers.chosen
     )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+from shardlang.backends.jax.pretty import flat, Item, layout
+
 MODULE = {
     "make_mesh": '''
 def make_mesh(devices=None, axes=None) -> Mesh:
@@ -20,6 +25,24 @@ def make_mesh(devices=None, axes=None) -> Mesh:
         axis_types=(AxisType.Auto,) * len(axes),
         devices=devices[:count],
     )
+''',
+    "place": '''
+def place(mesh, name, make):
+    """Make @placed_what@ on a mesh, shard by shard.
+
+    make(index) gives the part of the global array at a tuple of slices, each with start and stop.
+    A process asks for the shards of its own devices alone, and for each of them once.
+    """
+    shape, dtype, spec = @placed@[name]
+    made = {}
+
+    def shard(index):
+        ends = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        if ends not in made:
+            made[ends] = np.asarray(make(tuple(slice(*x) for x in ends)), jnp.dtype(dtype))
+        return made[ends]
+
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), shard)
 ''',
     "on_devices": '''
 def _on_devices(mesh, function, in_specs, out_specs):
@@ -118,7 +141,7 @@ def _backward(mesh, leaves, saved, @sizes_parameter@cotangents):
     def device(leaves, saved, cotangents):
         return _backward_steps(leaves, saved, cotangents@pass_sizes@)
 
-    in_specs = (@leaf_specs@, SAVED, COTANGENTS)
+    in_specs = @backward_specs@
     return _on_devices(mesh, device, in_specs, _specs(INPUTS))(leaves, saved, cotangents)
 ''',
     "sizes_class": '''
@@ -136,10 +159,10 @@ CHECK = '''
 TOLERANCE = @tolerance@
 
 
-def _data(rng, shape, dtype):
-    """Make random data of both signs, of magnitudes near 1."""
+def _data(rng, shape, dtype@scale_parameter@):
+    """Make random data of both signs, of magnitudes near @magnitude@."""
     if jnp.issubdtype(dtype, jnp.floating):
-        values = rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+        values = rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)@times_scale@
     else:
         values = rng.integers(0 if dtype.startswith(("u", "b")) else -2, 2, shape)
     return jnp.asarray(values.astype(np.float32), dtype)
@@ -175,7 +198,7 @@ def main() -> int:
 @setup@
     mesh = make_mesh(_enough_devices(math.prod(axes.values())), axes)
     rng = np.random.default_rng(0)
-    inputs = tuple(_data(rng, shapes[name], dtype) for name, (_, dtype, _) in INPUTS.items())
+@inputs@
     with jax.default_matmul_precision("highest"):
         expected = reference(*map(_wide, inputs))
         if any(np.isnan(np.asarray(x)).any() for x in expected):  # such as the log of a negative
@@ -213,7 +236,7 @@ MAIN_GRADIENTS = """
         _, pullback = jax.vjp(reference, *map(_wide, inputs))
         wanted = pullback(_like(cotangents, expected))
         outputs, pullback = jax.vjp(differentiable(mesh), *inputs)
-        again = pullback(_like(cotangents, outputs))
+        again = pullback(_like(@seeds@, outputs))
         for name, one, other, want in zip(INPUTS, gradients, again, wanted, strict=True):
             if want.dtype != jax.dtypes.float0:
                 good.append(_compare(f"gradient of {name}", one, want))
@@ -226,7 +249,7 @@ MAIN_JUMPS = """
         # Gradients ran, and are not compared: at this precision values can tie or change sign, and
         # the derivatives of max, min, relu and abs jump there.
         for name, x in zip(INPUTS, gradients, strict=True):
-            print(f"gradient of {name}: NOT compared: it jumps, and {x.dtype} can be on either side")
+            print(f"gradient of {name}: NOT compared: it jumps, {x.dtype} can be on either side")
         print("to compare gradients too: emit with `dtype f32`, or run shardlang verify")
 """
 """What it says instead where they can't be compared in the plan's own dtypes."""
@@ -242,3 +265,21 @@ def _like(cotangents, outputs):
     )
 '''
 """A helper of the check's gradients."""
+
+
+def fill(template: str, values: Mapping[str, Item]) -> str:
+    """Fill `@name@` marks; a line whose mark is a bracket is broken where it is too long."""
+    lines: list[str] = []
+    for line in template.split("\n"):
+        whole = re.fullmatch(r"@(\w+)@", line)
+        if whole is not None and values[whole[1]] == "":
+            continue
+        marks = re.findall(r"@(\w+)@", line)
+        nodes = [name for name in marks if not isinstance(values[name], str)]
+        if len(marks) == 1 and nodes:
+            before, _, after = line.partition(f"@{marks[0]}@")
+            indent = (len(before) - len(before.lstrip())) // 4
+            lines += layout(before.lstrip(), values[marks[0]], indent, after)
+            continue
+        lines.append(re.sub(r"@(\w+)@", lambda m: flat(values[m[1]]), line))
+    return "\n".join(lines)

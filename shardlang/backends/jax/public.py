@@ -1,0 +1,104 @@
+"""Writes what a module offers: make_mesh, forward, forward_backward and differentiable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from textwrap import wrap
+
+from shardlang.backends.jax.context import Context
+from shardlang.backends.jax.names import comment
+from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens
+from shardlang.backends.jax.tables import entry, specs
+from shardlang.backends.jax.template import fill, MODULE
+
+
+def public(context: Context) -> str:
+    """Write the public functions."""
+    flow, again = context.flow, context.again
+    positions = _cotangent_positions(context)
+    outputs, leaves = flow.outputs, flow.leaves
+    every = positions == tuple(range(len(outputs)))
+    order = {leaf.array: index for index, leaf in enumerate(leaves)}
+    read = [f"inputs[{order[leaf.array]}]" for leaf in again]
+    given = [f"cotangents[{i}]" for i in positions]
+    partial = [bool(outputs[i].array.layout.unreduced) for i in positions]
+    parts: list[Item] = [
+        f"{cotangent}[{'0' if outputs[i].loop is None else ':, 0'}]" if stacked else cotangent
+        for cotangent, i, stacked in zip(given, positions, partial, strict=True)
+    ]
+    integer = [leaf.array.tensor.dtype.kind != "float" for leaf in leaves]
+    floats = ["None" if no else f"gradients[{i}]" for i, no in enumerate(integer)]
+    renamed: list[str] = []
+    if any(partial) or not every:
+        renamed = layout("cotangents = ", parens(*parts), 2)
+    returned = ["        return _backward(mesh, *kept, cotangents)"]
+    if any(integer):
+        returned = ["        gradients = _backward(mesh, *kept, cotangents)"]
+        returned += layout("return ", parens(*floats), 2)
+    sized = bool(context.sized)
+    mapped = ["function", "mesh=mesh", "in_specs=in_specs", "out_specs=out_specs"]
+    mapped += ["check_vma=False"] if context.unproven else []
+    marks: dict[str, Item] = {
+        "sizes": "    sizes = _sizes(inputs)" if sized else "",
+        "pass_sizes": ", sizes" if sized else "",
+        "sizes_parameter": "sizes, " if sized else "",
+        "static_sizes": ", _sizes(inputs)" if sized else "",
+        "leaves": parens(*read),
+        "backward_specs": parens(specs(again), "SAVED", "COTANGENTS"),
+        "unchecked_why": "\n".join(_unchecked(context)),
+        "mapped": call("jax.shard_map", *mapped),
+        "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
+        "placed": _placed(context),
+        "placed_what": (
+            "an input, or an output's cotangent," if context.has_backward else "an input"
+        ),
+        "vjp_cotangents": "\n".join(renamed),
+        "vjp_gradients": "\n".join(returned),
+        "stacked": (
+            "\n    A loss may depend on stacked partial results through their sum alone."
+            if any(partial)
+            else ""
+        ),
+    }
+    names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
+    if context.has_backward:
+        names += ["forward_backward", "differentiable"]
+    return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
+
+
+def _placed(context: Context) -> Item:
+    """Write the table of what a caller makes: the inputs, and cotangents by their output."""
+    if not context.has_backward:
+        return "INPUTS"
+    cotangents: list[Entry] = []
+    for output in context.flow.outputs:
+        if output.array.layout.unreduced:
+            whole = replace(output, array=output.array.with_layout(output.array.layout.reduced()))
+            cotangents.append(entry(context, whole))
+    return dictionary("**OUTPUTS", *cotangents, "**INPUTS")
+
+
+def _cotangent_positions(context: Context) -> tuple[int, ...]:
+    """Say for each cotangent of the plan which output it belongs to."""
+    outputs, cotangents = context.plan.outputs, context.plan.cotangents
+    if len(outputs) == len(cotangents):
+        return tuple(range(len(outputs)))
+    names = {f"d{array.name}": index for index, array in enumerate(outputs)}
+    if any(array.name not in names for array in cotangents):
+        raise context.defect("there is not one cotangent an output")
+    return tuple(names[array.name] for array in cotangents)
+
+
+def _unchecked(context: Context) -> list[str]:
+    """Say why JAX can't check what leaves the devices, where it can't."""
+    if not context.unproven:
+        return []
+    ends = [
+        f"{context.names.whole(value)} along {', '.join(axis.name for axis in axes)}"
+        for value, axes in context.unproven
+    ]
+    text = (
+        "By JAX's types what a ppermute makes varies along all axes that it ran over, and no cast "
+        f"says otherwise. These are in fact the same: {'; '.join(ends)}."
+    )
+    return [f"    {comment(line)}" for line in wrap(text, 90)]

@@ -1,0 +1,196 @@
+"""The update pass: what a training step does once, behind all of its microbatches.
+
+Where the program says `accumulate M` or `zero 1 over X`, the gradients of its parameters are not reduced to
+where these live as soon as they are made. They end the backward pass in the layout of `ends`, the mean over
+the microbatches is reduced once into the layout of the optimizer's state, each device makes the new values of its part
+of a parameter, and the parts are gathered to where the parameter lives.
+
+The state of a parameter lies as the parameter does, and over the axes of `zero` besides: each of them in turn
+splits the first dim, in the order in which the parameter is written, whose shard it divides evenly (sizes
+that are not known are taken to be divided); one that divides none leaves the state whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from shardlang.diagnostics import Reporter
+from shardlang.ir.ops import Reduce, Update
+from shardlang.ir.plan import Gradient, Plan, Step
+from shardlang.ir.program import Block, Leaf, Program
+from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, promote, Tensor
+from shardlang.passes.layers import stack
+from shardlang.passes.reshard import route
+from shardlang.rules.update_errors import PartialParameter, StateWhole
+
+WIDE = DTYPES["f32"]
+"""What gradients are added in over microbatches, at the least."""
+
+
+def postpones(program: Program) -> bool:
+    """Say whether a program declares anything that gives its plan an update pass."""
+    return program.zero is not None or program.microbatches is not None
+
+
+def state_layout(program: Program, leaf: Leaf) -> tuple[Layout, tuple[Axis, ...]]:
+    """Give where the state of a parameter lies, and the axes of `zero` that divide none of its dims."""
+    layout = leaf.array.layout.reduced()
+    sizes = program.sizes.known
+    left: list[Axis] = []
+    for axis in () if program.zero is None else program.zero.axes:
+        if axis in layout.split_axes:
+            continue
+        for place, dim in enumerate(leaf.array.tensor.dims):
+            if _divides(axis, dim, layout.sharding[place], sizes):
+                sharding = list(layout.sharding)
+                sharding[place] = (*sharding[place], axis)
+                layout = Layout(tuple(sharding))
+                break
+        else:
+            left.append(axis)
+    return layout, tuple(left)
+
+
+def _divides(axis: Axis, dim: Dim, split: tuple[Axis, ...], sizes: Mapping[str, int]) -> bool:
+    size, parts = sizes.get(dim.name), sizes.get(axis.name)
+    if size is None or parts is None:
+        return True
+    for other in split:
+        parts *= sizes.get(other.name, 1)
+    return size % parts == 0
+
+
+def gets_gradient(program: Program, leaf: Leaf) -> bool:
+    """Say whether the backward pass makes a leaf's gradient: of a training step, only of parameters."""
+    return leaf.differentiable and (leaf.kind == "param" or not postpones(program))
+
+
+def ends(program: Program, leaf: Leaf, made: Array) -> Layout:
+    """Give the layout in which a gradient ends the backward pass, which makes it as `made`.
+
+    With no update pass that is where its leaf lives. Else it is reduced over the axes that split the parameter, and
+    the rest waits; or all is reduced into the state's layout, at level 2.
+    """
+    own = leaf.array.layout.reduced()
+    if leaf.kind != "param" or not postpones(program):
+        return own
+    if program.zero is not None and program.zero.level == 2:
+        return state_layout(program, leaf)[0]
+    inside = all(
+        axes[: len(outer)] == outer
+        for axes, outer in zip(made.layout.sharding, own.sharding, strict=True)
+    )
+    sharding = made.layout.sharding if inside else own.sharding
+    left = made.layout.unreduced.difference(axis for axes in sharding for axis in axes)
+    return Layout(sharding, left.difference(own.split_axes))
+
+
+@dataclass
+class _Names:
+    """Gives names that no value of the plan has."""
+
+    taken: set[str]
+
+    def fresh(self, name: str) -> str:
+        found, number = name, 2
+        while found in self.taken:
+            found, number = f"{name}{number}", number + 1
+        self.taken.add(found)
+        return found
+
+
+def update(
+    program: Program, gradients: Iterable[Gradient], taken: Collection[str], reporter: Reporter
+) -> tuple[Step, ...]:
+    """Give the steps of the update pass; `taken` are the names that the other passes use.
+
+    With no optimizer the gradients are brought to where their parameters live, and nothing is updated.
+    """
+    if not postpones(program):
+        return ()
+    names = _Names(set(taken))
+    by_leaf = {gradient.leaf: gradient.gradient for gradient in gradients}
+    found: dict[int, list[Step]] = {}
+    blocks = {leaf.array: block for block in program.blocks for leaf in stack(program, block)}
+    for leaf in program.leaves:
+        if leaf.kind != "param" or leaf.array not in by_leaf:
+            continue
+        if leaf.array.layout.unreduced:
+            reporter.report(leaf.span, PartialParameter(str(leaf.array)))
+            continue
+        block = blocks.get(leaf.array)
+        loop = None if block is None else Block(block.dim, block.number)
+        steps = _steps(program, leaf, by_leaf[leaf.array], names, reporter)
+        own = found.setdefault(-1 if loop is None else loop.number, [])
+        own.extend(replace(step, loop=loop, span=leaf.span) for step in steps)
+    return tuple(step for number in sorted(found) for step in found[number])
+
+
+def _steps(
+    program: Program, leaf: Leaf, gradient: Array, names: _Names, reporter: Reporter
+) -> Iterator[Step]:
+    """Give the steps that update one parameter."""
+    sizes, weight = dict(program.sizes.known), leaf.array
+    layout, left = state_layout(program, leaf)
+    if program.microbatches is not None:
+        dtype = promote((gradient.tensor.dtype, WIDE))
+        mean = Tensor(names.fresh(f"{gradient.name}_mean"), gradient.tensor.dims, dtype)
+        op, output = Reduce("mean", (program.microbatches,)), Array(mean, gradient.layout)
+        yield Step(op, (gradient,), output, "accumulate", "gradients are added over microbatches")
+        gradient = output
+    text = f"the gradient of {weight.name} is reduced once a step"
+    if program.optimizer is None:
+        yield from _moved(gradient, weight.layout, sizes, "update", text)
+        return
+    for axis in left:
+        reporter.report(leaf.span, StateWhole(str(weight), axis.name))
+    yield from _moved(gradient, layout, sizes, "update", text)
+    text = f"the state of {weight.name} is split"
+    yield from _moved(weight, layout, sizes, "update", text)
+    made = Array(replace(weight.tensor, name=names.fresh(f"{weight.name}'")), layout)
+    inputs = (weight.with_layout(layout), gradient.with_layout(layout))
+    yield Step(Update(), inputs, made, "update", f"{program.optimizer} makes the new {weight.name}")
+    text = f"the new {weight.name} lives as {weight}"
+    yield from _moved(made, weight.layout, sizes, "update", text)
+
+
+def _moved(
+    array: Array, layout: Layout, sizes: dict[str, int], rule: str, text: str
+) -> Iterator[Step]:
+    for move in route(array, layout, sizes):
+        yield Step(move.op, (array,), move.output, rule, text)
+        array = move.output
+
+
+def alone(plan: Plan) -> Plan:
+    """Give the plan of one pass forward and backward, whose gradients end as their leaves live.
+
+    What an update pass would do with the gradients of all microbatches, it does with those of one.
+    """
+    if not postpones(plan.program) and not plan.update:
+        return plan
+    sizes = dict(plan.program.sizes.known)
+    steps, gradients = list(plan.backward), list[Gradient]()
+    blocks = {x.array: b for b in plan.program.blocks for x in stack(plan.program, b)}
+    for each in plan.gradients:
+        wanted = each.leaf.layout.reduced()
+        text = f"the gradient of {each.leaf.name} lives as it does"
+        loop = _loop_of(steps, each.gradient) if each.leaf in blocks else None
+        last = max((i for i, s in enumerate(steps) if s.loop == loop), default=len(steps) - 1)
+        moves = _moved(each.gradient, wanted, sizes, "gradient", text)
+        if loop is None:
+            steps += moves
+        else:
+            steps[last + 1 : last + 1] = [replace(step, loop=loop) for step in moves]
+        gradients.append(Gradient(each.leaf, each.gradient.with_layout(wanted)))
+    statements = tuple(s for s in plan.program.statements if s.section != "update")
+    program = replace(plan.program, zero=None, microbatches=None, statements=statements)
+    return replace(
+        plan, program=program, backward=tuple(steps), gradients=tuple(gradients), update=()
+    )
+
+
+def _loop_of(steps: Iterable[Step], made: Array) -> Block | None:
+    """Give the block in which an array is made."""
+    return next((step.loop for step in steps if step.output == made), None)

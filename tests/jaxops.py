@@ -9,7 +9,20 @@ from functools import partial
 from jaxcases import plan
 
 from shardlang.ir.functions import FUNCTIONS
-from shardlang.ir.ops import Coefficient, Compare, Divide, Einsum, Linear, Map, Reduce, Rename
+from shardlang.ir.ops import (
+    Coefficient,
+    Compare,
+    Divide,
+    Einsum,
+    Linear,
+    Map,
+    Rank,
+    Reduce,
+    Rename,
+    Reshape,
+    Rotary,
+    Top,
+)
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import Dim
 
@@ -238,6 +251,58 @@ COMPUTE: dict[str, Callable[[], Plan]] = {
         mesh={"X": 2, "Y": 3},
         leaves=["A[T_Y, D]", "Q[T_X, D]"],
         outputs=["C[T_X, S_Y]"],
+    ),
+    "pairs turned by angles that have other dims": partial(
+        plan,
+        [("C[T_X, H, B_Y] = A[B_Y, H] F[R, T_X]", Rotary(Dim("H"), Dim("R")))],
+        [
+            ("D[T_X, H, B_Y] = dC[T_X, H, B_Y] F[R, T_X]", Rotary(Dim("H"), Dim("R"), back=True)),
+            ("dA[B_Y, H]{U_X} = D[T_X, H, B_Y]", Reduce("sum", _dims("T"))),
+            "dA[B_Y, H] = AllReduce_X(dA[B_Y, H]{U_X})",
+            ("dF[R, T_X] = F[R, T_X]", Linear((Coefficient(Fraction(0)),))),
+        ],
+        mesh=XY,
+        leaves=["A[B_Y, H]", "F[R, T_X]"],
+        outputs=["C[T_X, H, B_Y]"],
+        sizes={"H": 8, "R": 4},
+    ),
+    "a dim written as two, used up, and turned round": partial(
+        plan,
+        [
+            ("C[G_Y, B, K_X] = A[N_XY, B]", Reshape(_dims("N"), _dims("KG"))),
+            ("D[B, M_XY] = C[G_Y, B, K_X]", Reshape(_dims("KG"), _dims("M"))),
+        ],
+        [
+            ("dC[G_Y, B, K_X] = dD[B, M_XY]", Reshape(_dims("M"), _dims("KG"))),
+            ("dA[N_XY, B] = dC[G_Y, B, K_X]", Reshape(_dims("KG"), _dims("N"))),
+        ],
+        mesh={"X": 2, "Y": 2},
+        leaves=["A[N_XY, B]"],
+        outputs=["D[B, M_XY]"],
+        sizes={"K": 2, "G": 6, "N": 12, "M": 12},
+    ),
+    "the largest, and how many had the same before": partial(
+        plan,
+        [
+            ("C[J, B_X] = A[B_X, E]", Top(Dim("E"), Dim("J"))),
+            ("D[B_X, J] = C[J, B_X]", Rank(_dims("J"))),
+        ],
+        mesh={"X": 2},
+        leaves=["A[B_X, E]"],
+        outputs=["D[B_X, J]"],
+        sizes={"E": 6, "J": 3},
+        dtypes={"C": "int32", "D": "int32"},
+    ),
+    "ranks over two dims in either order": partial(
+        plan,
+        [
+            ("C[J, B_X, S] = A[B_X, S, J]", Rank(_dims("SJ"))),
+            ("D[B_X, S, J] = A[B_X, S, J]", Rank(_dims("JS"))),
+        ],
+        mesh={"X": 2},
+        leaves=["A[B_X, S, J]"],
+        outputs=["C[J, B_X, S]", "D[B_X, S, J]"],
+        dtypes={"A": "int32", "C": "int32", "D": "int32"},
     ),
     "a leaf with no gradient": partial(
         plan,

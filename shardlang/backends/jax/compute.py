@@ -453,7 +453,7 @@ class _Writer:
         x = cast(aligned(turned.code, turned.dims, present), turned.dtype, same)
         by = cast(aligned(angle.code, own, present), angle.dtype, same)
         sign = "-" if op.back else ""
-        self._assign(call("_rotary", x, sign + by, f"axis={present.index(op.dim)}"))
+        self._assign(call("_rotary", x, sign + by, f"axis={present.index(op.dim) - len(present)}"))
         self._finish(present, same)
 
     def reshape(self, op: Reshape, operand: Operand) -> None:

@@ -126,15 +126,15 @@ def test_a_sum_that_every_device_makes_in_its_own_order_is_no_ring() -> None:
 
 
 WRONG = {
-    "RingGather_Y(In[B, D_Y]) ·_D W[D, F] -> Out[B, F]": ("SH271", None),
-    "forward:\n  Out[B, D] = RingGather_Y(In[B, D_Y])": ("SH271", "an operand of a product"),
-    "forward:\n  Out[B, D] = RingGather_Y(In[B, D_Y]) + W[B, D]": ("SH271", "an operand"),
-    "forward:\n  Out[B, F] = RingGather_Y(In[B, D_Y] -> In[B_Y, D]) ·_D W[D, F]": ("SH271", "keeps"),
+    "RingGather_Y(In[B, D_Y]) ·_D W[D, F] -> Out[B, F]": ("SH251", None),
+    "forward:\n  Out[B, D] = RingGather_Y(In[B, D_Y])": ("SH251", "an operand of a product"),
+    "forward:\n  Out[B, D] = RingGather_Y(In[B, D_Y]) + W[B, D]": ("SH251", "an operand"),
+    "forward:\n  Out[B, F] = RingGather_Y(In[B, D_Y] -> In[B_Y, D]) ·_D W[D, F]": ("SH251", "keeps"),
     "forward:\n  Out[B, F] = RingGather_Y(In[B, D]) ·_D W[D, F]": ("SH226", "no dim of In"),
-    "forward:\n  Out[B, F_Y] = RingScatter_{Y,F}(In[B, D] + W[B, D])": ("SH271", "takes a product"),
+    "forward:\n  Out[B, F_Y] = RingScatter_{Y,F}(In[B, D] + W[B, D])": ("SH251", "takes a product"),
     "forward:\n  Out[B, F_Y] = RingScatter_{Y,F}(In[B, D] ·_D W[D, F])": ("SH", "partial sums"),
     "forward:\n  Out[B, F] = RingGather_Y(In[B, D_Y]) ·_D W[D_Y, F]": ("SH", "D is split as D"),
-    "forward:\n  Out[B, F] = RingGather_Y(In[B, D_Y]) ⊙ W[D, F]": ("SH271", "operand"),
+    "forward:\n  Out[B, F] = RingGather_Y(In[B, D_Y]) ⊙ W[D, F]": ("SH251", "operand"),
 }  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def test_only_parameters_of_layers_are_prefetched() -> None:
     """Another name is a mistake that says which there are."""
     with pytest.raises(ShardlangError) as caught:
         sl.parse(LAYERS.replace("input x", "prefetch W_inn\ninput x"))
-    assert [d.code for d in caught.value.diagnostics] == ["SH272"]
+    assert [d.code for d in caught.value.diagnostics] == ["SH252"]
     assert "W_in" in str(caught.value)
 
 

@@ -264,7 +264,7 @@ class UnknownSaved(Mistake):
 class NotAhead(Mistake):
     """`prefetch x`."""
 
-    code: ClassVar[str] = "SH272"
+    code: ClassVar[str] = "SH252"
     title: ClassVar[str] = "nothing to prefetch"
     name: str
     known: tuple[str, ...]

@@ -273,7 +273,7 @@ class Unsettled(Mistake):
 class RingMisplaced(Mistake):
     """`RingGather_Y(A[B, D_Y]) + C`."""
 
-    code: ClassVar[str] = "SH271"
+    code: ClassVar[str] = "SH251"
     title: ClassVar[str] = "ring out of place"
     ring: str
     why: str

@@ -47,6 +47,8 @@ def _terms(name: str, shape: tuple[int, ...]) -> int:
 
     The residual stream adds up what two weights of each layer give, so they count for it too.
     """
+    if name.startswith("g_"):
+        return 1  # gains multiply one number each
     if name in ("W_embed", "W_vocab"):
         return shape[-1] if name == "W_embed" else shape[0]
     layers, *own = shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +14,18 @@ from test_reshard import array, as_layout, plain_mesh, simulator
 
 import shardlang as sl
 from shardlang.cost.flops import flops
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Einsum, ReduceScatter, Slice
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Einsum,
+    Rank,
+    ReduceScatter,
+    Reshape,
+    Rotary,
+    Slice,
+    Top,
+)
 from shardlang.ir.plan import Step
 from shardlang.ir.printer import axis_declaration
 from shardlang.ir.types import Array, Axis, AxisInfo, Dim, DTYPES, Layout, Mesh, Tensor
@@ -414,25 +426,43 @@ def test_a_shared_operand_never_costs_more(seed: int) -> None:
     verify(shared, (one, one), result, mesh, sizes)
 
 
-def test_local_ways_are_those_that_the_rules_allow() -> None:
+IN_THE_TABLE = {
+    "product": (Einsum((Dim("J"),)), ["A[I, J]", "B[J, K]", "C[I, K]"], {}),
+    "rotary": (Rotary(Dim("J"), Dim("K")), ["A[I, J]", "B[K, I]", "C[J, I]"], {"K": 2}),
+    "split": (Reshape((Dim("N"),), (Dim("J"), Dim("K"))), ["A[I, N]", "C[K, I, J]"], {"N": 16}),
+    "split, used up": (
+        Reshape((Dim("N"),), (Dim("J"), Dim("K"))), ["A[I, N]", "C[J, I, K]"], {"N": 8, "J": 2},
+    ),
+    "join": (Reshape((Dim("J"), Dim("K")), (Dim("N"),)), ["A[K, J]", "C[N]"], {"N": 16}),
+    "join, used up": (
+        Reshape((Dim("J"), Dim("K")), (Dim("N"),)), ["A[J, I, K]", "C[N, I]"], {"N": 8, "J": 2},
+    ),
+    "top": (Top(Dim("J"), Dim("K")), ["A[I, J]", "C[I, K]"], {"K": 2}),
+    "rank": (Rank((Dim("J"), Dim("K"))), ["A[J, I, K]", "C[J, I, K]"], {}),
+}  # fmt: skip
+"""Operations of named arrays, with sizes other than 4."""
+
+
+@pytest.mark.parametrize("name", IN_THE_TABLE)
+def test_local_ways_are_those_that_the_rules_allow(name: str) -> None:
     """The roles give exactly the layouts that `rules.local` accepts, each once."""
-    mesh, sizes = mesh_of("X=2,Y=2"), dict.fromkeys("IJK", 4)
-    ends = [array("A[I, J]"), array("B[J, K]"), array("C[I, K]")]
+    op, texts, more = IN_THE_TABLE[name]
+    mesh, sizes = mesh_of("X=2,Y=2"), {**dict.fromkeys("IJK", 4), **more}
+    ends = [array(text) for text in texts]
     graphs = [layouts(each, mesh, sizes) for each in ends]
-    op = Einsum((Dim("J"),))
     described = [(g.space, e.tensor.dims) for g, e in zip(graphs, ends, strict=True)]
-    listed = list(ways(op, described[:-1], described[-1]))
+    known = {**sizes, "X": 2, "Y": 2}
+    listed = list(ways(op, described[:-1], described[-1], known))
     found = {(way.operands, way.result) for way in listed}
     allowed = set()
-    for a in graphs[0].space.states():
-        for b in graphs[1].space.states():
-            inputs = tuple(
-                each.with_layout(graph.space.decode(code))
-                for each, graph, code in zip(ends, graphs, (a, b), strict=False)
-            )
-            made = local(op, inputs, ends[2].tensor)
-            if hasattr(made, "sharding"):
-                allowed.add(((a, b), graphs[2].space.encode(made)))
+    for codes in itertools.product(*(graph.space.states() for graph in graphs[:-1])):
+        inputs = tuple(
+            each.with_layout(graph.space.decode(code))
+            for each, graph, code in zip(ends, graphs, codes, strict=False)
+        )
+        made = local(op, inputs, ends[-1].tensor, sizes=known)
+        if hasattr(made, "sharding"):
+            allowed.add((codes, graphs[-1].space.encode(made)))
 
     assert len(listed) == len(found)
     assert allowed == found

@@ -24,7 +24,15 @@ def test_the_examples_are_there():
     """Each scheme as a chain and written out, and the larger blocks."""
     expected = {f"{scheme}{kind}.shd" for scheme in SCHEMES for kind in ("", ".explicit")}
 
-    blocks = {"mlp.shd", "gated_mlp.shd", "attention.shd", "decode.shd", "llama.shd"}
+    blocks = {
+        "mlp.shd",
+        "gated_mlp.shd",
+        "attention.shd",
+        "decode.shd",
+        "llama.shd",
+        "moe.shd",
+        "train_mlp.shd",
+    }
 
     assert expected | blocks == {x.name for x in EXAMPLES}
 

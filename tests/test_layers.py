@@ -252,7 +252,9 @@ def test_a_block_is_emitted_as_a_scan(shardlang):
     result = shardlang("emit-jax", "-e", MLP, "--set", "L=80")
 
     assert result.status == 0
-    assert ["_layer_1", "_layer_1_backward"] == re.findall(r"^def (_layer\w+)", result.out, re.M)
+    assert ["_layer_1", "_layer_1_backward"] == re.findall(
+        r"^def (_layer\w+)", result.out, re.MULTILINE
+    )
     assert 2 == result.out.count("lax.scan(_layer_1")
     assert 1 == result.out.count("reverse=True")
     assert '"W_in": ((80, 16, 32), "bfloat16", P(None, "X", "Y"))' in result.out

@@ -391,7 +391,7 @@ MISTAKES = [
     ("A[,] = B[I]", 1, 3, "SH101", "expected a dim"),
     ("A[B/2] = C[]", 1, 5, "SH101", "expected a mesh axis, not `2`"),
     ("C[I]{} = A[I]", 1, 6, "SH101", "`U_X`"),
-    ("A[I] = B[I] = C[I]", 1, 13, "SH101", "expected an operator or the end of the line"),
+    ("A[I] = B[I] = C[I]", 1, 13, "SH101", "expected the end of the line"),
     ("mesh 3", 1, 6, "SH101", "not `3`"),
     ("dims B=", 1, 8, "SH101", "a size"),
     ("dims B", 1, 7, "SH101", "`=`"),

@@ -1,4 +1,4 @@
-"""README.md and docs/planning.md tell the truth: their commands print what they show, their Python runs.
+"""README.md and some pages of docs/ tell the truth: their commands print what they show, their Python runs.
 
 In a `console` block a line that starts with `$ ` is a command and the lines below it are what it
 prints; a line `...` stands for any lines. `make docs` puts today's output there: in a block with
@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "planning.md")
+PAGES = (README, ROOT / "docs" / "planning.md", ROOT / "docs" / "training.md")
 """The pages whose blocks are run."""
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 SETS_UP = "python3 -m venv"

@@ -657,7 +657,7 @@ def test_sizes_given_by_set_have_the_limit_of_dims_lines(size: int, shown: str) 
         ("A[I_XX]{U_X} -> B[I]", "write A[I]{U_X} or A[I_X]"),
         ("A(I_X) -> B[I]", "a tensor has square brackets: A[I_X]"),
         ("C[I, J] -> A[I, J]\nAb(I, J) -> B[I, J]", "a tensor has square brackets: Ab[I, J]"),
-        ("foo(A) -> B[I]", "the nearest are log, cos and softmax"),
+        ("foo(A) -> B[I]", "the nearest are top, log and cos"),
         ("mesh X, Y\nAllGather_Y(A[I_X])", "it is split over X"),
         (
             "AllGather_Y(A[I]{U_Y})",

@@ -15,7 +15,7 @@ from shardlang.backends.report_tables import Block, blocks, Cell, Notation
 from shardlang.backends.units import amount
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import digits, Floor, Formula, Min, Sum
-from shardlang.cost.report import PASSES, Report
+from shardlang.cost.report import Report
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis
 
@@ -308,7 +308,7 @@ def array(value: Array) -> str:
 
 def _display(report: Report) -> str:
     lines: list[str] = []
-    for name in PASSES if report.plan.backward else PASSES[:1]:
+    for name in report.passes:
         totals = report.totals[name]
         for key, label in (("t_math", "math"), ("t_comms", "comms")):
             quantity = totals.quantity(key)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from shardlang.backends.units import amount, count, fit, UNITS
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
-from shardlang.cost.quantities import Quantity
-from shardlang.cost.report import HBM, MEMORY, PASSES, Report, TOTALS
-from shardlang.ir.plan import Step
+from shardlang.cost.quantities import CollectiveCost, Quantity
+from shardlang.cost.report import HBM, MEMORY, Report, TOTALS
 from shardlang.ir.types import Array
 
 LABELS = {
@@ -71,7 +70,7 @@ def blocks(report: Report) -> Iterator[Block]:
         tuple(
             (
                 cost.pass_,
-                Notation(cost.move) if not cost.step.loop else f"{cost.move}{_times(cost.step)}",
+                Notation(cost.move) if not cost.repeats else f"{cost.move}{_times(cost)}",
                 cost.step.inputs[0],
                 cost.step.output,
                 cost.bytes.formula,
@@ -91,14 +90,15 @@ def blocks(report: Report) -> Iterator[Block]:
     )
     yield _compute(report)
     keys = (*TOTALS, *HBM) if report.hbm else TOTALS
-    for name in PASSES if report.plan.backward else PASSES[:1]:
+    for name in report.passes:
         totals = report.totals[name]
         rows = [_row(key, totals.quantity(key), UNITS.get(key, "s")) for key in keys]
         if totals.quantity("elementwise").formula:
             rows.insert(1, _row("elementwise", totals.quantity("elementwise"), "FLOP"))
         holds = {True: "holds", False: "does not hold", None: ""}[totals.condition.holds]
         condition: tuple[Cell, ...] = ("compute-bound", totals.condition, holds)
-        title = {"forward": "Forward", "backward": "Backward", "total": "Both passes"}[name]
+        both = "All of a step" if report.plan.update else "Both passes"
+        title = both if name == "total" else name.capitalize()
         yield Block(
             title,
             ("quantity", "formula", "value"),
@@ -134,8 +134,11 @@ def blocks(report: Report) -> Iterator[Block]:
         yield Block("Warnings", notes=report.warnings)
 
 
-def _times(step: Step) -> str:
-    return "" if step.loop is None else f", in each of {step.loop.dim} layers"
+def _times(cost: CollectiveCost) -> str:
+    layers = None if cost.step.loop is None else cost.step.loop.dim
+    kinds = ("layers" if dim == layers else "microbatches" for dim in cost.repeats)
+    counted = (f"{dim} {kind}" for dim, kind in zip(cost.repeats, kinds, strict=True))
+    return f", in each of {' and '.join(counted)}" if cost.repeats else ""
 
 
 def _compute(report: Report) -> Block:

@@ -6,16 +6,15 @@ marks what is on the critical path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shardlang.backends.units import amount, count, fit, si, UNITS
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
-from shardlang.cost.quantities import ComputeCost, Quantity, Totals
-from shardlang.cost.report import HBM, PASSES, Report
-from shardlang.ir.plan import Step
+from shardlang.cost.quantities import CollectiveCost, ComputeCost, Quantity, Totals
+from shardlang.cost.report import HBM, Report
 from shardlang.ir.printer import found, notes
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class _Printer:
         yield from self.header()
         yield from self.collectives()
         yield from self.compute()
-        for name in PASSES:
+        for name in self.report.passes:
             yield from self.totals(name)
         yield from self.memory()
         yield from self.remarks()
@@ -193,7 +192,10 @@ class _Printer:
             yield self.head("No collectives")
             return
         wide = self.width >= 120
-        looped = ", × in each layer" if any(cost.step.loop for cost in costs) else ""
+        loops = ["layer"] if any(cost.step.loop for cost in costs) else []
+        if self.report.plan.program.microbatches is not None:
+            loops.append("microbatch")
+        looped = f", × in each {' or '.join(loops)}" if loops else ""
         yield self.head("Collectives") + f"  (* on the critical path{looped})"
         title = ["", "", "", "bytes", "", "time", "why" if wide else ""]
         rows = [
@@ -202,7 +204,7 @@ class _Printer:
                 [
                     "*" if cost.step.critical else " ",
                     cost.pass_,
-                    f"{cost.move} {cost.tensor}{_times(cost.step)}",
+                    f"{cost.move} {cost.tensor}{_times(cost)}",
                     str(cost.bytes),
                     amount(cost.bytes, "B"),
                     amount(cost.time, "s") or str(cost.time),
@@ -282,12 +284,8 @@ class _Printer:
 
     def totals(self, name: str) -> Iterator[str]:
         totals = self.report.totals[name]
-        if name == "backward" and not self.report.plan.backward:
-            return
-        if name == "total" and not self.report.plan.backward:
-            return
         yield ""
-        yield self.head({"forward": "Forward", "backward": "Backward", "total": "Both"}[name])
+        yield self.head(self.titles[name])
         rows: list[list[str]] = []
         for key in self.quantities():
             label, quantity = LABELS[key], totals.quantity(key)
@@ -317,6 +315,19 @@ class _Printer:
         yield from self.indented("compute-bound", f"{condition}{holds}{what}")
         if condition.solved:
             yield from self.indented("", f"that is {condition.solved}")
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """The headings of the totals."""
+        dim = self.report.plan.program.microbatches
+        of_all = "" if dim is None else f" × {dim}"
+        both = "All of a step" if self.report.plan.update else f"Both{of_all}"
+        return {
+            "forward": f"Forward{of_all}",
+            "backward": f"Backward{of_all}",
+            "update": "Update",
+            "total": both,
+        }
 
     def judged(self, totals: Totals) -> str:
         """Say what takes longest where memory counts, and all is known."""
@@ -377,6 +388,6 @@ class _Printer:
                 yield line if number == 0 else f"  {line}"
 
 
-def _times(step: Step) -> str:
-    """Say in how many layers a step is done, where it is one of a block."""
-    return "" if step.loop is None else f" × {step.loop.dim}"
+def _times(cost: CollectiveCost) -> str:
+    """Say in how many microbatches and layers a collective is done."""
+    return "".join(f" × {dim}" for dim in cost.repeats)

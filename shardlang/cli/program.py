@@ -159,7 +159,12 @@ def open_plans(program: Program, arguments: Namespace) -> Piecewise | None:
     Raises `ShardlangError` where a program is beyond what can be answered for.
     """
     open_sizes = [info.size for info in (*program.mesh.axes, *program.dims) if info.size is None]
+    forward_only = arguments.passes == "forward"
     if arguments.strategy != "optimal" or not open_sizes or program.blocks:
+        return None
+    from shardlang.passes.update import postpones
+
+    if postpones(program) and not forward_only:
         return None
     if arguments.objective not in (None, "bytes") or arguments.memory_limit is not None:
         return None
@@ -169,5 +174,5 @@ def open_plans(program: Program, arguments: Namespace) -> Piecewise | None:
         program,
         arguments.prices,
         keep_gathered=KEEPING.get(arguments.keep_gathered),
-        forward_only=arguments.passes == "forward",
+        forward_only=forward_only,
     )

@@ -424,11 +424,13 @@ def _size(report: Report, dim: Dim) -> Fraction | None:
 def _tokens(report: Report, values: Values) -> Monomial | None:
     """Give the tokens of a step: the dims of the first activation that meets a weight, and no weight has.
 
-    Dims that are other names of an input's (the positions of keys) are passed over.
+    Dims that are other names of an input's (the positions of keys) are passed over. All microbatches count.
     """
     plan, symbols = report.plan, report.symbols
     batch = batch_of(plan, symbols).dims
     owned = {dim for tensor in plan.parameters for dim in tensor.dims}
+    counted = plan.program.microbatches
+    many = () if counted is None or counted.name not in symbols.of else (symbols.of[counted.name],)
     other = {
         dim
         for step in plan.forward
@@ -448,5 +450,5 @@ def _tokens(report: Report, values: Values) -> Monomial | None:
             }
             names = {symbols.of[dim.name] for dim in dims if dim.name in symbols.of}
             if names and names <= batch and not dims & other:
-                return Monomial.of(*names)
-    return Monomial.of(*batch) if batch else None
+                return Monomial.of(*names, *many)
+    return Monomial.of(*batch, *many) if batch else None

@@ -17,6 +17,7 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | rotary                    | 3 an element: two products and a sum                              |
 | top, rank                 | 1 an element of the operand, as one comparison                    |
 | other dims, new names     | nothing                                                           |
+| update                    | as the optimizer takes an element (`UPDATES`)                     |
 
 A dim counts with its local size: its size over the axes that split it.
 """
@@ -43,6 +44,7 @@ from shardlang.ir.ops import (
     Select,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
@@ -100,6 +102,20 @@ def _nothing(step: Step) -> Monomial:
     return local_elements(step.output) * 0
 
 
+UPDATES: Mapping[str, int] = {
+    "adam": 14, "adamw": 16, "sgd": 2, "momentum": 4, "lion": 11, "muon": 4, "adafactor": 14,
+    "none": 0,
+}  # fmt: skip
+"""FLOPs of an update an element: adam two moments (3 and 4), their corrections (2), root, epsilon and
+quotient (3), the step (2); adamw weight decay besides (2). Of muon the moment and the step alone: its
+matrix products are not counted. adafactor's rows and columns are taken as adam's moments."""
+
+
+def _update(step: Step) -> Monomial:
+    assert isinstance(step.op, Update)
+    return local_elements(step.output) * UPDATES.get(step.op.optimizer or "none", 0)
+
+
 def _rotary(step: Step) -> Monomial:
     return local_elements(step.output) * 3
 
@@ -119,6 +135,7 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Put: _rows,
     Reduce: _reduce,
     Rename: _nothing,
+    Update: _update,
     Rotary: _rotary,
     Reshape: _nothing,
     Top: _compared,

@@ -4,7 +4,9 @@ Weights, the optimizer's state and caches are there all the time. Every other ar
 step that makes it (an input from the start) to the last step that reads it; a step's operands and its
 result are alive together, also where an elementwise step could work in place. Between the passes the
 outputs and their cotangents are alive together. Gradients, also those of inputs, stay to the end, and
-outputs do where there is no backward pass. An array that is made again is not alive in between, and
+outputs do where there is no backward pass. With microbatches the arrays that gradients are added in are there
+all the time, and one of a microbatch until it is added, as soon as it is made; in an update what is new of a weight
+takes its place. An array that is made again is not alive in between, and
 another name of a value is that value.
 
 This is what a step-by-step allocator would need at its worst moment, nothing fragmented: the maximum over
@@ -14,6 +16,7 @@ the moments, each a sum of products of sizes. Moments that others exceed, whatev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -48,11 +51,15 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     Of a block with many layers the first and the last are looked at one by one, as
     `layers` have them.
     """
-    lasting = Formula.sum((held.parameters, held.optimizer, held.caches))
     plan = layers.plan
+    added = set(plan.accumulators.values())
+    lasting = Formula.sum((held.parameters, held.optimizer, held.caches))
+    if added:
+        lasting += held.gradients
     storage = Storage(plan)
-    moments, ends = _moments(plan, storage)
+    moments, ends = _moments(plan, storage, added)
     home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
+    home = home.union(plan.renewed, added)
     alive, dying = _last_uses(moments, ends)
     alive -= home
     # of what stands for many layers' values, what outlives its layer is there for each of them
@@ -87,8 +94,13 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     return lasting + Formula.largest(sums)
 
 
-def _moments(plan: Plan, storage: Storage) -> tuple[list[Moment], frozenset[Array]]:
-    """List the moments in order, and what is still wanted after the last one."""
+def _moments(
+    plan: Plan, storage: Storage, added: AbstractSet[Array]
+) -> tuple[list[Moment], frozenset[Array]]:
+    """List the moments in order, and what is still wanted after the last one.
+
+    `added` are the arrays that gradients of microbatches are added in.
+    """
 
     def roots(arrays: Iterable[Array]) -> frozenset[Array]:
         return frozenset(map(storage.root, arrays))
@@ -102,8 +114,17 @@ def _moments(plan: Plan, storage: Storage) -> tuple[list[Moment], frozenset[Arra
     if not plan.cotangents and not plan.backward:
         return forward, roots(plan.outputs)
     loss = Moment(roots(plan.outputs), frozenset(plan.cotangents))
-    backward = [of(step) for step in plan.backward]
-    return [*forward, loss, *backward], roots(g.gradient for g in plan.gradients)
+    ends = roots(gradient.gradient for gradient in plan.gradients)
+    adding = {storage.root(s.inputs[0]): s for s in plan.update if s.output in added}
+    last = {storage.root(step.output): i for i, step in enumerate(plan.backward)}
+    backward: list[Moment] = []
+    for place, step in enumerate(plan.backward):
+        backward.append(of(step))
+        made = storage.root(step.output)
+        if made in adding and last[made] == place:
+            backward.append(of(adding[made]))
+    update = [of(step) for step in plan.update if step.output not in added]
+    return [*forward, loss, *backward, *update], frozenset() if update else ends
 
 
 def _last_uses(

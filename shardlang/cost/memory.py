@@ -1,8 +1,9 @@
 """Memory of one device in bytes, read from the plan's steps.
 
 - parameters: the weights, as they lie;
-- gradients: of the weights, in the layout that the backward pass ends with;
-- optimizer: its state for each weight (table `OPTIMIZERS`), split as the weight is;
+- gradients: of the weights, in the layout that the backward pass ends with; with microbatches, what they
+  are added in;
+- optimizer: its state for each weight (table `OPTIMIZERS`), split as the weight is, or as the update has it;
 - caches: state of serving, as it lies (`cache` lines);
 - activations: what the backward pass reads of the forward pass, each value and layout once, weights
   where they lie left out: inputs, intermediates, and gathered copies that are kept. With no
@@ -272,14 +273,18 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     """
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
     times = {leaf.array.tensor: leaf.times for leaf in weights}
-    gradients = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
+    added, states = plan.accumulators, plan.states
+    own = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
+    gradients = [added.get(gradient, gradient) for gradient in own]
     copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]
     state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
     activations, gathered = _working(layers or Layers.of(plan))
     return MemoryFormulas(
         parameters=Formula.of(*(local_bytes(leaf.array) * leaf.times for leaf in weights)),
         gradients=Formula.of(*(local_bytes(a) * n for a, n in zip(gradients, copies, strict=True))),
-        optimizer=Formula.sum(state(leaf.array) * leaf.times for leaf in weights)
+        optimizer=Formula.sum(
+            state(states.get(leaf.array.tensor, leaf.array)) * leaf.times for leaf in weights
+        )
         if state
         else Formula(),
         caches=Formula.of(

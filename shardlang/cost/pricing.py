@@ -21,7 +21,7 @@ from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
 from shardlang.cost.liveness import peak
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import Layers, memory, OPTIMIZERS, short_blocks
+from shardlang.cost.memory import Layers, memory, MemoryFormulas, OPTIMIZERS, short_blocks
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -32,7 +32,7 @@ from shardlang.cost.quantities import (
     Quantity,
     Totals,
 )
-from shardlang.cost.report import Overlap, PASSES, Report
+from shardlang.cost.report import Overlap, passes_of, Report
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
@@ -48,7 +48,7 @@ from shardlang.ir.types import Axis, promote
 from shardlang.passes.normal import without_axes
 from shardlang.source import Source, Span
 
-SECTIONS: tuple[Pass, ...] = ("forward", "backward")
+SECTIONS: tuple[Pass, ...] = ("forward", "backward", "update")
 
 WRAPPING = ("wrap_axis", "wrap_cube")
 """Figures that a slice depends on, and no formula has."""
@@ -292,8 +292,10 @@ class Pricing:
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
-        times = name(step.times)
-        return CollectiveCost(pass_, step, self.quantity(sent * times), self.quantity(time * times))
+        repeats = self.plan.repeats(pass_, step)
+        times = name(Monomial.of(*(dim.name for dim in repeats)))
+        sent, time = self.quantity(sent * times), self.quantity(time * times)
+        return CollectiveCost(pass_, step, sent, time, repeats)
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:
         """Give the bandwidth of a collective over the axes, in bytes/s."""
@@ -311,7 +313,8 @@ class Pricing:
 
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step, and price it where it is a contraction."""
-        times = self.symbols.monomial(step.times)
+        repeats = self.plan.repeats(pass_, step)
+        times = self.symbols.monomial(Monomial.of(*(dim.name for dim in repeats)))
         work = Formula.of(self.symbols.monomial(flops(step))) * times
         counted = counts(step, pass_)
         moved = self.named(contraction(step)) * times if counted else Formula()
@@ -327,6 +330,7 @@ class Pricing:
             self.quantity(moved),
             self.quantity(time),
             (hbm.value or 0) > (math.value or 0) if known else None,
+            repeats,
         )
 
     # --- the whole ---
@@ -336,16 +340,17 @@ class Pricing:
         steps = list(self.plan.steps())
         collectives = [self.collective(p, step) for p, step in steps if step.is_collective]
         compute = [self.compute(p, step) for p, step in steps if step.is_compute]
-        groups = {name: self.groups(collectives, name) for name in PASSES}
+        passes = passes_of(self.plan)
+        groups = {name: self.groups(collectives, name) for name in passes}
         batch = batch_of(self.plan, self.symbols)
         any_size = self.any_size or self.resized()
         lying = self.lying()
         layers = Layers.of(lying, any_size=any_size)
         own = memory(lying, layers)
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        least = {name: self.named(fused(layers, name)) for name in SECTIONS}
+        least = {name: self.least(layers, own, name) for name in SECTIONS}
         totals: dict[str, Totals] = {}
-        for name in PASSES:
+        for name in passes:
             mine = [c for c in compute if name in (c.pass_, "total")]
             work = Formula.sum(c.flops.formula for c in mine if c.counted)
             other = Formula.sum(c.flops.formula for c in mine if not c.counted)
@@ -395,6 +400,16 @@ class Pricing:
             groups=groups,
         )
 
+    def least(self, layers: Layers, own: MemoryFormulas, section: Pass) -> Formula:
+        """Give the least bytes that a pass reads and writes, of all microbatches; an update the state as well."""
+        moved = fused(layers, section)
+        dim = self.plan.program.microbatches
+        if section == "update":
+            moved += own.optimizer * Monomial(Fraction(2 if self.plan.states else 0))
+        elif dim is not None:
+            moved *= Monomial.of(dim.name)
+        return self.named(moved)
+
     def lying(self) -> Plan:
         """Give the plan without the axes that are known to have size 1: over them nothing is gathered."""
         counting = self.counting(self.info)
@@ -404,7 +419,8 @@ class Pricing:
         plan = without_axes(self.plan, ones)
         forward = tuple(step for step in plan.forward if step.output not in step.inputs)
         backward = tuple(step for step in plan.backward if step.output not in step.inputs)
-        return replace(plan, forward=forward, backward=backward)
+        update = tuple(step for step in plan.update if step.output not in step.inputs)
+        return replace(plan, forward=forward, backward=backward, update=update)
 
     def groups(
         self, collectives: Iterable[CollectiveCost], pass_: str

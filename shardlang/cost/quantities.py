@@ -15,7 +15,7 @@ from shardlang.cost.formula import Formula
 from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.types import subscript
+from shardlang.ir.types import Dim, subscript
 
 LARGEST = 10**300
 """Values beyond are left out of reports: neither a float nor most readers of JSON hold them."""
@@ -54,12 +54,13 @@ def ratio(over: Fraction | None, under: Fraction | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """A collective and its price."""
+    """A collective and its price, all of the times that it is done: `repeats` are the dims that count them."""
 
     pass_: Pass
     step: Step
     bytes: Quantity
     time: Quantity
+    repeats: tuple[Dim, ...] = ()
 
     @property
     def op(self) -> str:
@@ -97,7 +98,7 @@ class ComputeCost:
 
     `moved` are the bytes that it reads and writes in a device's memory, `time` what it takes: both are
     0 where it is not counted. `memory_bound` says which rate takes longer at it, None where that is
-    not known.
+    not known. `repeats` are the dims that count how often it is done.
     """
 
     pass_: Pass
@@ -107,6 +108,7 @@ class ComputeCost:
     moved: Quantity
     time: Quantity
     memory_bound: bool | None = None
+    repeats: tuple[Dim, ...] = ()
 
     @property
     def intensity(self) -> str:

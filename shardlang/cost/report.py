@@ -33,7 +33,7 @@ from shardlang.diagnostics import of_kind
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
-from shardlang.ir.plan import Plan, Step
+from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
@@ -42,7 +42,14 @@ if TYPE_CHECKING:
     from shardlang.cost.schedule import Timeline
 
 Overlap = Literal["axes"] | None
-PASSES: tuple[Literal["forward", "backward", "total"], ...] = ("forward", "backward", "total")
+Section = Literal["forward", "backward", "update", "total"]
+
+
+def passes_of(plan: Plan) -> tuple[Section, ...]:
+    """Name the passes that totals are given for: `update` where the plan has one."""
+    return ("forward", "backward", *(("update",) if plan.update else ()), "total")
+
+
 TOTALS = ("flops", "bytes", "t_math", "t_comms", "t_overlapped", "t_serial")
 HBM = ("t_load", "hbm_bytes", "t_hbm", "fused_bytes")
 MEMORY = (
@@ -124,13 +131,18 @@ class Report:
 
     @property
     def total(self) -> Totals:
-        """Both passes."""
+        """All passes: a training step where the program says what one is."""
         return self.totals["total"]
+
+    @property
+    def passes(self) -> tuple[Section, ...]:
+        """The passes that are shown: those that the plan has, and where there are several the total."""
+        return passes_of(self.plan) if self.plan.backward else ("forward",)
 
     @property
     def compute_bound(self) -> Mapping[str, Condition]:
         """The condition under which each pass is compute-bound."""
-        return {name: self.totals[name].condition for name in PASSES}
+        return {name: self.totals[name].condition for name in passes_of(self.plan)}
 
     @property
     def rates(self) -> str:
@@ -202,7 +214,7 @@ class Report:
                     "time": _entry(cost.time, "seconds"),
                     "critical": cost.step.critical,
                     "reason": cost.step.reason,
-                    **_loop(cost.step),
+                    **_loop(cost),
                 }
                 for cost in self.collectives
             ],
@@ -211,7 +223,7 @@ class Report:
                     "pass": cost.pass_,
                     "einsum": cost.einsum,
                     "flops": _entry(cost.flops),
-                    **_loop(cost.step),
+                    **_loop(cost),
                     **(_roofline(cost) if cost.counted else {}),
                 }
                 for cost in self.compute
@@ -364,9 +376,12 @@ def _roofline(cost: ComputeCost) -> dict[str, Any]:
     }
 
 
-def _loop(step: Step) -> dict[str, str]:
-    """Name the dim that counts the layers, of a step that each of them does."""
-    return {} if step.loop is None else {"loop": step.loop.dim.name}
+def _loop(cost: CollectiveCost | ComputeCost) -> dict[str, str]:
+    """Name the dims that count layers and microbatches, of a step that each of them does."""
+    layers = None if cost.step.loop is None else cost.step.loop.dim
+    outer = [dim.name for dim in cost.repeats if dim != layers]
+    found = {} if layers is None else {"loop": layers.name}
+    return {**found, **({"microbatches": outer[0]} if outer else {})}
 
 
 def _entry(quantity: Quantity, key: str = "value") -> dict[str, Any]:

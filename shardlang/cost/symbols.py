@@ -119,6 +119,8 @@ def dims_and_axes(plan: Plan) -> tuple[list[str], list[AxisInfo], bool]:
         for axis in getattr(step.op, "axes", ()):
             infos.setdefault(axis, AxisInfo(axis))
     names.update((block.dim.name, None) for block in plan.program.blocks)
+    if plan.program.microbatches is not None:
+        names.setdefault(plan.program.microbatches.name)
     dims = [name for name in names if literal_size(name) is None]
     return dims, list(infos.values()), len(dims) < len(names)
 

@@ -261,6 +261,22 @@ class UnknownSaved(Mistake):
 
 
 @dataclass(frozen=True)
+class AllAndNone(Mistake):
+    """`save all, none`."""
+
+    code: ClassVar[str] = "SH285"
+    title: ClassVar[str] = "everything and nothing saved"
+
+    def message(self) -> str:
+        """Say what contradicts."""
+        return "all and none can't both be saved"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return "`save none` computes every value again; `save none, W` keeps W's gathered copies"
+
+
+@dataclass(frozen=True)
 class SavedAnyway(Mistake):
     """`save all, Tmp`, or `save In`: a name that says nothing."""
 

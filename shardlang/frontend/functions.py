@@ -17,6 +17,7 @@ from shardlang.frontend import (
     block_errors,
     errors,
     expression_errors,
+    hints,
     numbers,
     training_errors,
 )
@@ -271,7 +272,8 @@ class Functions:
             self.reporter.report(call.head.span, training_errors.UpdateElsewhere())
             return None
         uses = self.arguments(call, 2, want)
-        return None if uses is None else self._pending(Update(), uses, call.span)
+        op = Update(self.expressions.values.optimizer)
+        return None if uses is None else self._pending(op, uses, call.span)
 
     def total(self, words: Sequence[Word], use: Use, span: Span) -> Pending | None:
         """Sum an operand over the dims of a subscript."""
@@ -341,8 +343,9 @@ class Functions:
     def _labels(self, call: Call, along: tuple[Dim, ...], uses: tuple[Use, ...]) -> bool:
         """Say whether labels can be ids along the one dim of the classes; report it where not."""
         if len(along) != 1:
-            mistake = expression_errors.WrongArguments(call.head.text, 1 + len(along), len(uses))
-            self.reporter.report(call.span, mistake)
+            dims = hints.listed(names(along))
+            text = f"the classes of {call.head.text} are along one dim, and not along {dims}"
+            self.reporter.report(call.head.span, expression_errors.Misplaced(text))
             return False
         return self.expressions.selection.are_ids(call, along, uses[1:], new=False)
 

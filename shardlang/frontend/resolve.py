@@ -142,6 +142,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     dims = frozenset(info.dim for info in sizes.infos())
     default = dtype or DTYPES["bf16"]
     values = Values(items, reporter, brackets, default, explicit, dims, microbatches=microbatches)
+    values.optimizer = optimizer
     values.poisoned.update(gaps.names, written.lost)
     relayouts = Relayouts(values, axes, mesh, dims)
     lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
@@ -238,8 +239,11 @@ def _renamed_to(items: Sequence[Item]) -> Iterator[Dim]:
 def _save(items: Sequence[Item], values: Values) -> Save:
     """Read the save lines: they name values, and parameters whose gathered copies are kept."""
     words = [word for item in items if isinstance(item, SaveDecl) for word in item.names]
-    named = [word for word in words if word.text != "all"]
-    everything = len(named) < len(words) or not words
+    general = {word.text: word for word in words if word.text in ("all", "none")}
+    named = [word for word in words if word.text not in general]
+    everything = "all" in general or not words
+    if len(general) == 2:
+        values.reporter.report(general["none"].span, declaration_errors.AllAndNone())
     weights = tuple(name for name, leaf in values.leaves.items() if leaf.kind == "param")
     inner = list(values.scopes.inner.values())
     for word in named:

@@ -17,6 +17,7 @@ from shardlang.frontend.syntax import Call, Comparison, Expr, Negate, TensorRef
 from shardlang.frontend.terms import Number, Pending, Value, Want
 from shardlang.frontend.values import union
 from shardlang.ir.ops import Coefficient, Compare, Linear, Put, Relation, Select, Take
+from shardlang.ir.printer import number
 from shardlang.ir.program import Use
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Dim
@@ -131,9 +132,8 @@ class Selection:
     def _filled(self, op: Select, mask: Use | None, operand: Use, span: Span) -> Pending | None:
         """Give what a number fills in; of integers a whole one."""
         dtype = operand.tensor.dtype
-        whole = op.fill is None or op.fill.denominator == 1
-        if dtype.kind != "float" and not whole:
-            text = f"{operand.tensor.name} is {dtype}, which has no value of this kind"
+        if dtype.kind != "float" and op.fill is not None and op.fill.denominator != 1:
+            text = f"{operand.tensor.name} is {dtype}, and {number(op.fill)} is no whole number"
             self.reporter.report(span, expression_errors.WhereTo(text))
             return None
         if mask is None:
@@ -253,8 +253,9 @@ class Selection:
         if given == wanted:
             return True
         head = call.head.text
-        if call.subscript:
-            head += "_{" + ",".join(word.text for word in call.subscript) + "}"
+        words = [word.text for word in call.subscript or ()]
+        if words:
+            head += f"_{words[0]}" if len(words) == 1 else f"_{{{','.join(words)}}}"
         self.reporter.report(call.span, expression_errors.WrongArguments(head, wanted, given))
         return False
 

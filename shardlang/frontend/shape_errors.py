@@ -13,7 +13,7 @@ from shardlang.frontend.hints import listed
 class WrongReshape(Mistake):
     """`Reshape_{N,K,G}(q[B, N])`, `Reshape_{N,M->K,G}(..)`."""
 
-    code: ClassVar[str] = "SH271"
+    code: ClassVar[str] = "SH281"
     title: ClassVar[str] = "wrong subscript of Reshape"
     text: str
     dims: tuple[str, ...]
@@ -35,7 +35,7 @@ class WrongReshape(Mistake):
 class SizesDontMultiply(Mistake):
     """`dims N=10, K=4` with `Reshape_{N->K,G}(..)`, `dims H=7` with `rotary_H(..)`."""
 
-    code: ClassVar[str] = "SH272"
+    code: ClassVar[str] = "SH282"
     title: ClassVar[str] = "sizes that don't multiply"
     whole: str
     factors: tuple[str, ...]
@@ -65,7 +65,7 @@ class SizesDontMultiply(Mistake):
 class NoHalf(Mistake):
     """`rotary_H(x[B, H], angle[B])`."""
 
-    code: ClassVar[str] = "SH273"
+    code: ClassVar[str] = "SH283"
     title: ClassVar[str] = "no dim of angles"
     angle: str
     dims: tuple[str, ...]
@@ -87,7 +87,7 @@ class NoHalf(Mistake):
 class WrongTop(Mistake):
     """`top_E(gates)`, `top_{E,S}(gates[S, E])`."""
 
-    code: ClassVar[str] = "SH274"
+    code: ClassVar[str] = "SH284"
     title: ClassVar[str] = "wrong subscript of top"
     text: str
 
@@ -104,7 +104,7 @@ class WrongTop(Mistake):
 class TooMany(Mistake):
     """`top_{E,J}(gates)` with `dims E=4, J=5`."""
 
-    code: ClassVar[str] = "SH275"
+    code: ClassVar[str] = "SH285"
     title: ClassVar[str] = "more than there are"
     dim: str
     size: int
@@ -123,7 +123,7 @@ class TooMany(Mistake):
 class RankOfFloats(Mistake):
     """`rank_S(x[B, S])` of a bf16 x."""
 
-    code: ClassVar[str] = "SH276"
+    code: ClassVar[str] = "SH286"
     title: ClassVar[str] = "rank of numbers that are not whole"
     name: str
     dtype: str

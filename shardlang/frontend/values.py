@@ -72,6 +72,7 @@ class Values:
     dims: frozenset[Dim] = frozenset()
     section: Pass = "forward"
     microbatches: Dim | None = None
+    optimizer: str | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
     leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])

@@ -206,6 +206,8 @@ class Update:
     Its state lies as the operands do. Only the update pass of a plan has it.
     """
 
+    optimizer: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class AllGather:

@@ -14,7 +14,7 @@ from typing import Literal
 from shardlang.ir.ops import Collective, Compute, Op, Reduce, Update
 from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array, Tensor
+from shardlang.ir.types import Array, Dim, Tensor
 from shardlang.source import Span
 
 
@@ -165,12 +165,28 @@ class Plan:
         for step in self.update:
             yield "update", step
 
-    def times(self, section: Pass, step: Step) -> Monomial:
-        """Say how often a step is done: once a layer of its block, and once a microbatch."""
-        dim = self.program.microbatches
-        if dim is None or section == "update":
-            return step.times
-        return step.times * Monomial.of(dim.name)
+    def repeats(self, section: Pass, step: Step) -> tuple[Dim, ...]:
+        """Give the dims that count how often a step is done: the microbatches, and its block's layers."""
+        outer = None if section == "update" else self.program.microbatches
+        inner = None if step.loop is None else step.loop.dim
+        return tuple(dim for dim in (outer, inner) if dim is not None)
+
+    @property
+    def accumulators(self) -> Mapping[Array, Array]:
+        """The arrays in which gradients are added over microbatches, by the gradients of one of them."""
+        dims = (self.program.microbatches,)
+        steps = (s for s in self.update if isinstance(s.op, Reduce) and s.op.dims == dims)
+        return {step.inputs[0]: step.output for step in steps}
+
+    @property
+    def renewed(self) -> Mapping[Array, Array]:
+        """The parameters as they live, by the arrays that hold their new values in the end."""
+        made = {
+            s.output.tensor: s.inputs[0].tensor for s in self.update if isinstance(s.op, Update)
+        }
+        leaves = {leaf.array.tensor: leaf.array for leaf in self.program.leaves}
+        found = {new: leaves[old] for new, old in made.items() if old in leaves}
+        return {Array(new, leaf.layout): leaf for new, leaf in found.items()}
 
     @property
     def states(self) -> Mapping[Tensor, Array]:

@@ -147,6 +147,8 @@ class Save:
     @property
     def words(self) -> tuple[str, ...]:
         """What stands on the `save` line: nothing where none is needed."""
+        if not self.everything and not self.names:
+            return ("none",)
         return (*(("all",) if self.everything and self.names else ()), *sorted(self.names))
 
 

@@ -7,7 +7,7 @@ unreduced, and reduced once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -75,6 +75,7 @@ def backward(
             state.give(cotangent)
     lines = adjoint(program, ends)
     state.reserved = {line.result.name for line in lines} | {f"d{name}" for name in state.home}
+    state.open_parts = _summed(lines)
     gradients: dict[Array, Array] = {}
     for block, run in groupby(lines, key=lambda line: line.block):
         if block is None:
@@ -103,6 +104,24 @@ def backward(
         ),
         tuple(state.alternatives),
         tuple(state.warnings),
+    )
+
+
+def _summed(lines: Sequence[Line]) -> frozenset[str]:
+    """Name the parts that one line alone reads, and adds up: they are smaller when they are reduced."""
+    readers: dict[str, list[Line]] = {}
+    for line in lines:
+        for operand in line.operands:
+            readers.setdefault(operand.name, []).append(line)
+    return frozenset(
+        line.result.name
+        for line in lines
+        if line.kind == "part"
+        and all(
+            isinstance(reader.op, Reduce) and reader.op.combines == "sum"
+            for reader in readers[line.result.name]
+        )
+        and len(readers[line.result.name]) == 1
     )
 
 
@@ -140,7 +159,7 @@ def _line(program: Program, state: Lowering, line: Line) -> None:
 
     def end(made: Array) -> Layout:
         """Give the layout that the result is left in."""
-        if line.kind == "contribution" or view:
+        if line.kind == "contribution" or view or line.result.name in state.open_parts:
             return made.layout
         if leaf is not None:
             return ends(program, leaf, made)

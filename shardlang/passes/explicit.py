@@ -186,7 +186,8 @@ class _Checker:
                 self.reporter.report(leaf.span, NoGradient(leaf.array.name))
         read = {array.name for array in self.read}
         for name, output in self.outputs.items():
-            if name not in read and name not in self.computed:
+            unread = name not in read and name not in self.computed
+            if unread and output.tensor.dtype.kind == "float":
                 self.reporter.report(
                     self.spans.get(output, Span(0, 0)), UnusedCotangent(output.name)
                 )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from shardlang.ir.ops import AllGather, Slice, Take
 from shardlang.ir.plan import Gradient, Step
 from shardlang.ir.program import Block, Program
 from shardlang.ir.types import Array
@@ -99,13 +100,28 @@ def mark_critical(
     """Give both passes with `critical` set on the collectives that the rest has to wait for.
 
     A collective is critical unless its operand depends on parameters alone (it can be prefetched)
-    or its result reaches nothing but gradients of parameters (it can run behind the rest).
+    or its result reaches nothing but gradients of parameters (it can run behind the rest). What is
+    looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids. Where there is no
+    gradient of either, the rest is what the last of the parameters' gradients is computed from.
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
     inputs = [g.gradient for g in gradients if g.leaf.tensor not in weights]
-    awaited = alive(forward, backward, outputs, inputs)
     alone = {leaf.array for leaf in program.leaves if leaf.kind in ("param", "index")}
+    looked_up = {
+        f"d{step.output.name}"
+        for step in forward
+        if isinstance(step.op, Take) and step.inputs[0].tensor in weights
+    }
+    inputs += [
+        step.output
+        for step in backward
+        if step.output.name in looked_up and not isinstance(step.op, AllGather | Slice)
+    ]
+    if not inputs:
+        tensors = {g.gradient.tensor for g in gradients}
+        inputs = [s.output for s in backward if s.is_compute and s.output.tensor in tensors][-1:]
+    awaited = alive(forward, backward, outputs, inputs)
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):
         alone.difference_update(first for first, _ in _carried(step.loop))

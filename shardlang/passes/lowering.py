@@ -68,7 +68,7 @@ class Lowering:
 
     `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
     they were made. `recompute` makes a value that the pass was not given;
-    `reserved` are names that later values will have.
+    `reserved` are names that later values will have, `open_parts` those that are left as they are made.
     """
 
     sizes: dict[str, int]
@@ -78,6 +78,7 @@ class Lowering:
     alternatives: list[Alternative] = field(default_factory=list[Alternative])
     recompute: Callable[[Tensor], None] | None = None
     reserved: set[str] = field(default_factory=set[str])
+    open_parts: frozenset[str] = frozenset()
     views: dict[str, View] = field(default_factory=dict[str, "View"])
     scope: Scope | None = None
     warnings: list[str] = field(default_factory=list[str])

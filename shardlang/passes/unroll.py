@@ -15,7 +15,7 @@ from shardlang.ir.ops import Coefficient, Linear
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.program import Block, Leaf, Program, Save, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
-from shardlang.passes.layers import bodies, left_inside, members
+from shardlang.passes.layers import bodies, left_inside, members, stack
 from shardlang.passes.live import runs
 
 COPY = Linear((Coefficient(),))
@@ -216,6 +216,7 @@ class _Writer:
         self.taken.update(step.output.name for _, step in plan.steps())
         forward = list(self.steps(plan, plan.forward, back=False))
         backward = list(self.steps(plan, plan.backward, back=True))
+        update = list(self.steps(plan, plan.update, back=False))
         gradients: list[Gradient] = []
         for each in plan.gradients:
             leaf = next(x for x in plan.program.leaves if x.array == each.leaf)
@@ -235,8 +236,9 @@ class _Writer:
             outputs=tuple(self.ends(plan, plan.outputs)),
             cotangents=tuple(self.ends(plan, plan.cotangents)),
             gradients=tuple(gradients),
+            update=tuple(step for step, _ in update),
         )
-        origins = tuple(origin for _, origin in (*forward, *backward))
+        origins = tuple(origin for _, origin in (*forward, *backward, *update))
         return Unrolled(made, origins, self.layers)
 
     def ends(self, plan: Plan, arrays: Iterable[Array]) -> Iterator[Array]:
@@ -272,6 +274,7 @@ class _Writer:
             own = {step.output.name for step in run}.union(self.inside[number])
             own |= {carry.entry.name for carry in block.carries}
             own |= {name for name, n in left.items() if n == number}
+            own |= {f"d{leaf.array.name}" for leaf in stack(plan.program, block)}
             yield from self.body(block, run, frozenset(own), back=back)
 
     def body(

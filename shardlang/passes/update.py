@@ -150,7 +150,13 @@ def _steps(
     yield from _moved(weight, layout, sizes, "update", text)
     made = Array(replace(weight.tensor, name=names.fresh(f"{weight.name}'")), layout)
     inputs = (weight.with_layout(layout), gradient.with_layout(layout))
-    yield Step(Update(), inputs, made, "update", f"{program.optimizer} makes the new {weight.name}")
+    yield Step(
+        Update(program.optimizer),
+        inputs,
+        made,
+        "update",
+        f"{program.optimizer} makes the new {weight.name}",
+    )
     text = f"the new {weight.name} lives as {weight}"
     yield from _moved(made, weight.layout, sizes, "update", text)
 
@@ -163,10 +169,25 @@ def _moved(
         array = move.output
 
 
+def of_all_layers(step: Step) -> Step:
+    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them."""
+    if step.loop is None:
+        return step
+    dim = step.loop.dim
+
+    def whole(array: Array) -> Array:
+        tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
+        return Array(tensor, replace(array.layout, sharding=((), *array.layout.sharding)))
+
+    inputs = tuple(map(whole, step.inputs))
+    return replace(step, inputs=inputs, output=whole(step.output), loop=None)
+
+
 def alone(plan: Plan) -> Plan:
     """Give the plan of one pass forward and backward, whose gradients end as their leaves live.
 
-    What an update pass would do with the gradients of all microbatches, it does with those of one.
+    What an update pass would do with the gradients of all microbatches, it does with those of one. Inputs that
+    have no gradient in the plan are leaves that never have one, as caches are.
     """
     if not postpones(plan.program) and not plan.update:
         return plan
@@ -185,7 +206,14 @@ def alone(plan: Plan) -> Plan:
             steps[last + 1 : last + 1] = [replace(step, loop=loop) for step in moves]
         gradients.append(Gradient(each.leaf, each.gradient.with_layout(wanted)))
     statements = tuple(s for s in plan.program.statements if s.section != "update")
-    program = replace(plan.program, zero=None, microbatches=None, statements=statements)
+    have = {gradient.leaf for gradient in gradients}
+    leaves = tuple(
+        leaf if leaf.kind != "input" or leaf.array in have else replace(leaf, kind="cache")
+        for leaf in plan.program.leaves
+    )
+    program = replace(
+        plan.program, leaves=leaves, zero=None, microbatches=None, statements=statements
+    )
     return replace(
         plan, program=program, backward=tuple(steps), gradients=tuple(gradients), update=()
     )

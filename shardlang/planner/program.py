@@ -22,6 +22,7 @@ from shardlang.ir.plan import Holding, Objective, Plan
 from shardlang.ir.program import Program
 from shardlang.passes import lower
 from shardlang.passes.keep import alternatives, kept_copies
+from shardlang.passes.update import postpones
 from shardlang.planner.errors import NoHardware, placed, short_by, wrong
 from shardlang.planner.memory import fitting, plan_within
 from shardlang.planner.orders import Ordered, plans_in_orders
@@ -55,7 +56,7 @@ def best_plan(
     takes others. Raises `ShardlangError`, also where times are asked for and no hardware is known, and
     where nothing is found that fits.
     """
-    if program.blocks:
+    if program.blocks or (postpones(program) and not forward_only):
         return _by_rules(program, memory_limit, keep_gathered, forward_only)
     table = prices_of(prices)
     limit = None if memory_limit is None else Fraction(memory_limit)
@@ -96,10 +97,10 @@ def _by_rules(
     keep_gathered: bool | None,
     forward_only: bool,
 ) -> Plan:
-    """Plan a program with blocks, in which nothing is searched yet."""
+    """Plan a program with blocks or an update, in which nothing is searched yet."""
     plan = lower(program, keep_gathered=keep_gathered, forward_only=forward_only)
-    name = program.blocks[0].dim
-    text = f"planned by the rules of `book`, without a search: layers {name} are a block"
+    why = f"layers {program.blocks[0].dim} are a block" if program.blocks else "it has an update"
+    text = f"planned by the rules of `book`, without a search: {why}"
     plan = replace(plan, strategy="optimal", warnings=(*plan.warnings, text))
     return plan if memory_limit is None else fitting(plan, memory_limit)
 

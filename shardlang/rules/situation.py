@@ -456,9 +456,9 @@ class _Situation:
             assert wanted is not None
             survivor = wanted
         else:
-            first = self.arrays[self.owner(axis, kept[0])]
-            words = [f"gather {first} over {axis} instead" for _ in kept[1:]]
-            survivor = kept[self.choose(axis, *words)]
+            first, *rest = sorted(kept, key=lambda dim: not self.exchanged(axis, dim, kept))
+            words = [self.instead(axis, first, dim) for dim in rest]
+            survivor = (first, *rest)[self.choose(axis, *words)]
         self.home[axis] = survivor
         for dim in kept:
             if dim != survivor:
@@ -467,6 +467,24 @@ class _Situation:
                 self.lists[dim] = tuple(a for a in self.lists[dim] if a != axis)
         if self.wish is not None and wanted not in kept:
             self.keep_or_gather(KEPT_ELSEWHERE, axis, survivor)
+
+    def exchanged(self, axis: Axis, dim: Dim, kept: list[Dim]) -> bool:
+        """Say whether an axis is better kept on a dim where sizes don't say which of two is dearer.
+
+        It is if the other operand has the dim too, so that it need not be gathered and one AllToAll moves
+        its axis there (tokens to their experts), while the operand with the dim would have to be gathered;
+        but not if it is a part of the other in size, as a bias is.
+        """
+        own = self.arrays[self.owner(axis, dim)].tensor.dims
+        others = [(d, self.arrays[self.owner(axis, d)].tensor.dims) for d in kept if d != dim]
+        return all(dim in dims and d not in own and not {*own} <= {*dims} for d, dims in others)
+
+    def instead(self, axis: Axis, first: Dim, dim: Dim) -> str:
+        """Put into words that an axis is kept on another dim than the first."""
+        array = self.arrays[self.owner(axis, first)]
+        if dim in array.tensor.dims:
+            return f"AllToAll_{{{axis},{dim}}}({array}) instead"
+        return f"gather {array} over {axis} instead"
 
     # --- what comes out -----------------------------------------------------------------------
 

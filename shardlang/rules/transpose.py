@@ -39,6 +39,7 @@ from shardlang.ir.ops import (
     Slice,
     Take,
     Top,
+    Update,
 )
 from shardlang.ir.types import Dim, Tensor
 
@@ -201,6 +202,7 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Select: _select,
     Take: _take,
     Put: _put,
+    Update: _nothing,
     Rename: _rename,
     Rotary: _rotary,
     Reshape: _reshape,

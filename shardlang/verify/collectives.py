@@ -19,6 +19,7 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Array, Axis
 from shardlang.passes.live import alive
 from shardlang.passes.normal import without_axes
+from shardlang.passes.update import of_all_layers
 from shardlang.verify.result import CollectivesCheck
 
 MLIR_DTYPES: Mapping[str, str] = {
@@ -65,6 +66,22 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
             found[_of_step(step, numbers)] += (
                 1 if step.loop is None else numbers.dims[step.loop.dim]
             )
+    if "update" in passes:
+        found = _of_a_step(plan, found, numbers)
+    return found
+
+
+def _of_a_step(plan: Plan, passes: Counter[Seen], numbers: Numbers) -> Counter[Seen]:
+    """Give those of a training step: those of both passes in each microbatch, and those of the update.
+
+    What the update does with the parameters of a block, it does for all layers at once.
+    """
+    many = plan.program.microbatches
+    times = 1 if many is None else numbers.dims[many]
+    found = Counter({seen: times * count for seen, count in passes.items()})
+    for step in plan.update:
+        if step.is_collective and getattr(step.op, "axes", ()):
+            found[_of_step(of_all_layers(step), numbers)] += 1
     return found
 
 

@@ -39,6 +39,12 @@ def small_sizes(plan: Plan, sizes: Mapping[str, int] | None = None) -> Numbers:
     return choose(plan, {**axes, **{dim.name: n for dim, n in small.dims.items()}})
 
 
+def training_notes(plan: Plan) -> tuple[str, ...]:
+    """Say what of a training step is run."""
+    text = "of the training step one microbatch is run, without the update"
+    return (text,) if plan.update else ()
+
+
 def size_notes(
     plan: Plan, numbers: Numbers, sizes: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:

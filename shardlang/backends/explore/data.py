@@ -21,7 +21,7 @@ from shardlang.backends.report_tables import LABELS
 from shardlang.cost.bound import batch_of
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import Model
-from shardlang.cost.report import cost, Overlap, PASSES, Report
+from shardlang.cost.report import cost, Overlap, Report
 from shardlang.cost.symbols import evaluate_size, literal_size
 from shardlang.hardware.catalogue import Hardware
 from shardlang.ir.plan import Plan
@@ -266,7 +266,7 @@ class _Page:
             "source": plan.program.source.text,
             "strategy": plan.strategy,
             "mesh": self._mesh(report),
-            "passes": list(PASSES if plan.backward else PASSES[:1]),
+            "passes": list(report.passes),
             "batch": _batch(report),
             "follow": [
                 {
@@ -322,7 +322,7 @@ class _Page:
         def formula(of: Formula) -> int:
             return self.table.formula(of, names)
 
-        passes = PASSES if report.plan.backward else PASSES[:1]
+        passes = report.passes
         own = {symbol: name for name, symbol in report.symbols.of.items()}
         variant: dict[str, Any] = {
             "totals": {

@@ -25,6 +25,7 @@ from shardlang.backends.jax.template import (
     MAIN_JUMPS,
     MAIN_WHOLE,
 )
+from shardlang.backends.jax.train import training_check
 from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce
 from shardlang.ir.plan import Plan
 from shardlang.ir.program import Block, Statement
@@ -91,7 +92,9 @@ def check(context: Context) -> str:
     marks["seeds"] = parens(*seeds) if behind else "cotangents"
     marks["gradients"] = ""
     shared = fill(CHECK, marks).strip("\n")
-    if context.has_backward:
+    if plan.update:
+        marks["gradients"] = training_check(context)
+    elif context.has_backward:
         jumping = _jumps(plan)
         parts = (MAIN_WHOLE, MAIN_JUMPS if jumping else MAIN_GRADIENTS)
         filled = (fill(part, marks).strip("\n") for part in parts)

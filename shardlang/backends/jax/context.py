@@ -28,6 +28,7 @@ class Context:
     def __init__(self, original: Plan, plan: Plan, numbers: Numbers, given: frozenset[str]) -> None:
         """Follow the plan's values, and name and type them."""
         self.plan = plan
+        self.original = original
         self.numbers = numbers
         self.given = given
         self.flow = trace(plan, original)

@@ -22,6 +22,7 @@ from shardlang.backends.jax.passes import functions, prepare
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
+from shardlang.backends.jax.train import training
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import without_axes
 
@@ -50,14 +51,18 @@ def _text(context: Context) -> str:
     own = check(context)
     prepare(context)
     steps = "\n\n\n".join(functions(context))
-    helpers = [text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in steps + own]
+    step = training(context)
+    helpers = [
+        text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in steps + step + own
+    ]
     parts = [
-        _head(context, "".join((*helpers, steps, own))),
+        _head(context, "".join((*helpers, steps, step, own))),
         tables(context),
         *helpers,
         sizes_function(context),
         steps,
         public(context),
+        step,
         own,
     ]
     return (
@@ -73,6 +78,7 @@ def _head(context: Context, code: str) -> str:
     program = context.plan.program
     name = docstring_text(PurePath(program.source.name).name) or "a program"
     what = "forward and backward" if context.has_backward else "forward"
+    what = "a training step" if context.plan.update else what
     lines = [f'"""{name} in JAX: {what} with explicit collectives under jax.shard_map.', ""]
     lines.append(
         "Written by shardlang from a plan. The notation of each step stands above its code."

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardlang.ir.ops import Compare, Map
-from shardlang.ir.plan import Plan
+from shardlang.ir.ops import Compare, Map, Top
+from shardlang.ir.plan import Plan, Step
 
 CODE: Mapping[str, str] = {
     "gelu": "jax.nn.gelu({x})",
@@ -51,16 +51,34 @@ JUMPS = frozenset({"relu_grad", "abs_grad"})
 """Functions that jump, so that a rounded operand can give quite another result."""
 
 
+def chooses(step: Step) -> bool:
+    """Say whether a step chooses among floats, so that near-equal ones, rounded, make it choose others."""
+    return isinstance(step.op, Top) and step.inputs[0].tensor.dtype.kind == "float"
+
+
 def jumps(plan: Plan) -> bool:
     """Say whether a plan has a step that jumps: its narrow and its exact values may then differ."""
     return any(
         (isinstance(step.op, Compare) and any(x.tensor.dtype.kind == "float" for x in step.inputs))
         or (isinstance(step.op, Map) and step.op.function in JUMPS)
+        or chooses(step)
         for _, step in plan.steps()
     )
 
 
 HELPERS: Mapping[str, str] = {
+    "_after": '''
+def _after(x, cotangent):
+    """Give x so that XLA can't know that it is x, and only when the cotangent is there.
+
+    What is made of it again is then made in its turn, and not kept from the forward pass.
+    """
+    x, cotangent = lax.optimization_barrier((x, cotangent))
+    if jax.default_backend() != "cpu":
+        return x
+    # On CPUs XLA drops barriers before it looks for equal computations. No number times 0 is 1.
+    return jnp.where(cotangent.ravel()[0] * 0 != 1, x, jnp.zeros_like(x))
+''',
     "_gelu_grad": '''
 def _gelu_grad(x):
     """Differentiate gelu (in its tanh approximation, as jax.nn.gelu has it)."""

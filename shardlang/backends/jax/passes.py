@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
 from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
@@ -66,7 +67,7 @@ def _backward(context: Context) -> str:
             *context.unpack(context.again, "leaves"),
             *context.unpack(flow.saved, "saved"),
             *context.unpack(flow.cotangents, "cotangents"),
-            *_runs(context, flow.backward),
+            *_runs(context, flow.backward, Again(context)),
             *layout("return ", parens(*(_gradient(context, leaf) for leaf in flow.leaves)), 1),
         ]
     )
@@ -78,6 +79,9 @@ def _gradient(context: Context, leaf: Value) -> str:
     if gradient is None:
         zeros = f"jnp.zeros_like({context.names[leaf.array]})"
         return f"{zeros}[None]" if own.unreduced and leaf.loop is None else zeros
+    if context.plan.update:  # what the update reduces leaves the pass as each device has it
+        partial = gradient.array.layout.unreduced and gradient.loop is not None
+        return f"{context.names.whole(gradient)}{'[:, 0]' if partial else ''}"
     if gradient.array.layout != own.reduced():
         text = f"the gradient {gradient.array} is not laid out as its leaf {leaf.array}"
         raise context.defect(text)
@@ -85,7 +89,7 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Sequence[Run]) -> list[str]:
+def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> list[str]:
     """Write a pass: the indices that it reads, and its runs of steps."""
     read: set[Array] = set()
     for run in runs:
@@ -98,15 +102,17 @@ def _runs(context: Context, runs: Sequence[Run]) -> list[str]:
             (dim,) = array.tensor.dims
             lines += comments(f"{array}: the places along {dim}", 1)
             lines += layout(f"{context.names[array]} = ", context.places(dim), 1)
-    return [*lines, *(line for run in runs for line in _run(context, run))]
+    return [*lines, *(line for run in runs for line in _run(context, run, again))]
 
 
-def _run(context: Context, run: Run) -> list[str]:
-    """Write steps outside of blocks, or the scan of a block."""
+def _run(context: Context, run: Run, again: Again | None = None) -> list[str]:
+    """Write steps outside of blocks, or the scan of a block; `again` writes the barriers of a backward pass."""
     if isinstance(run, Scan):
         return _scan(context, run)
     lines: list[str] = []
-    for step, original in zip(run.steps, run.originals, strict=True):
+    for place, (step, original) in enumerate(zip(run.steps, run.originals, strict=True)):
+        if again is not None:
+            lines += again.lines(step, run.steps[place:])
         lines += step_lines(context, step, original)
     return lines
 

@@ -10,6 +10,7 @@ from shardlang.backends.jax.names import comment
 from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens
 from shardlang.backends.jax.tables import entry, specs
 from shardlang.backends.jax.template import fill, MODULE
+from shardlang.backends.jax.train import trains
 
 
 def public(context: Context) -> str:
@@ -49,9 +50,7 @@ def public(context: Context) -> str:
         "mapped": call("jax.shard_map", *mapped),
         "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
         "placed": _placed(context),
-        "placed_what": (
-            "an input, or an output's cotangent," if context.has_backward else "an input"
-        ),
+        "placed_what": _placed_what(context),
         "vjp_cotangents": "\n".join(renamed),
         "vjp_gradients": "\n".join(returned),
         "stacked": (
@@ -61,14 +60,16 @@ def public(context: Context) -> str:
         ),
     }
     names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
-    if context.has_backward:
+    if context.has_backward and not context.plan.update:
         names += ["forward_backward", "differentiable"]
     return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
 
 
 def _placed(context: Context) -> Item:
     """Write the table of what a caller makes: the inputs, and cotangents by their output."""
-    if not context.has_backward:
+    if trains(context.plan) and context.plan.update:
+        return dictionary("**INPUTS", "**BATCH")
+    if not context.has_backward or context.plan.update:
         return "INPUTS"
     cotangents: list[Entry] = []
     for output in context.flow.outputs:
@@ -76,6 +77,13 @@ def _placed(context: Context) -> Item:
             whole = replace(output, array=output.array.with_layout(output.array.layout.reduced()))
             cotangents.append(entry(context, whole))
     return dictionary("**OUTPUTS", *cotangents, "**INPUTS")
+
+
+def _placed_what(context: Context) -> str:
+    """Say what these are."""
+    if context.plan.update:
+        return "a parameter, or what a batch holds,"
+    return "an input, or an output's cotangent," if context.has_backward else "an input"
 
 
 def _cotangent_positions(context: Context) -> tuple[int, ...]:

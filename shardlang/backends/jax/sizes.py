@@ -80,9 +80,10 @@ def arrays(plan: Plan) -> Iterator[Array]:
 
 
 def dims_of(plan: Plan) -> tuple[Dim, ...]:
-    """List the dims of a plan in the order in which they first occur, and after them those of layers."""
+    """List the dims of a plan in the order in which they first occur, then those of layers and microbatches."""
     dims = (dim for array in arrays(plan) for dim in array.tensor.dims)
-    return tuple(dict.fromkeys((*dims, *layers_of(plan))))
+    many = plan.program.microbatches
+    return tuple(dict.fromkeys((*dims, *layers_of(plan), *(() if many is None else (many,)))))
 
 
 def layers_of(plan: Plan) -> tuple[Dim, ...]:
@@ -143,7 +144,7 @@ class _Sizing:
             start.setdefault(name, parts[name] * least)
         for few_of, many in _at_most(self.plan):
             most, root = self.root(many), self.root(few_of)
-            start[root] = min(start[root], fixed.get(most, start[most]))
+            start[root] = min(start[root], max(1, fixed.get(most, start[most]) // 2))
         by_name = {axis.name: size for axis, size in axes.items()}
         found = self.relations.solve(fixed, start, by_name, parts)
         if isinstance(found, tuple):
@@ -152,7 +153,10 @@ class _Sizing:
 
 
 def _at_most(plan: Plan) -> Iterator[tuple[Dim, Dim]]:
-    """Go through pairs of dims of which the first has no more places than the second."""
+    """Go through pairs of dims of which the first has no more places than the second.
+
+    It gets at most half as many, so that something is left out.
+    """
     for _, step in plan.steps():
         if isinstance(step.op, Top):
             yield step.op.into, step.op.dim

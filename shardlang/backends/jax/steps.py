@@ -43,7 +43,7 @@ def _step(context: Context, step: Step) -> list[str]:
         if _is_copy(step):
             return layout(f"{target} = ", sources[0], 1)
         return compute(step.op, step.inputs, sources, step.output, target, context.scope)
-    return _relayout(context, step.op, step, sources[0], target)
+    return relayout(context, step.op, step, sources[0], target)
 
 
 def _is_copy(step: Step) -> bool:
@@ -53,7 +53,7 @@ def _is_copy(step: Step) -> bool:
     return plain and source.dims == target.dims and source.dtype == target.dtype
 
 
-def _relayout(context: Context, op: Relayout, step: Step, source: str, target: str) -> list[str]:
+def relayout(context: Context, op: Relayout, step: Step, source: str, target: str) -> list[str]:
     """Write a collective or a local change of layout; over no axes it does nothing."""
     dims = step.inputs[0].tensor.dims
     if not op.axes and not isinstance(op, Permute):

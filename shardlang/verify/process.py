@@ -57,7 +57,7 @@ def verify(
     if any(NO_SUCH_PRODUCT in problem for problem in found.problems):
         environment["XLA_FLAGS"] += f" {OTHER_PRODUCTS}"
         found = _run(plan, given, environment, timeout)
-    return found
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _run(
@@ -87,8 +87,7 @@ def _run(
     except json.JSONDecodeError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
         raise failure(plan, VerifyFailedToRun(lines[-1][:500])) from None
-    found = VerifyResult.from_dict(plain)
-    return replace(found, notes=(*notes, *found.notes))
+    return VerifyResult.from_dict(plain)
 
 
 def _devices(plan: Plan, sizes: Mapping[str, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
     BlockDecl,
@@ -23,6 +24,7 @@ from shardlang.frontend.syntax import (
     OptimizerDecl,
     Product,
     SaveDecl,
+    ScheduleDecl,
     Section,
     SizeOf,
     TensorRef,
@@ -123,6 +125,11 @@ def item(node: Item) -> str:
             return f"save {words(names)}"
         case Section(name):
             return f"section {name}"
+        case AccumulateDecl(dim, given):
+            count = "" if given is None else f"={size(given.size)}"
+            return f"accumulate {dim.text}{count}"
+        case ScheduleDecl(name, keyword, chunks):
+            return f"schedule {name.text} {keyword and keyword.text} {chunks and chunks.text}"
         case Layers(dim, given, carries, _, length):
             count = "" if given is None else f"={size(given.size)}"
             handed = "".join(f", {c.exit.text} -> {c.entry.text}" for c in carries)

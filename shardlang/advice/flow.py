@@ -155,8 +155,8 @@ class Flow:
                             self.member[name] = new
 
     def moves(self, step: Step) -> bool:
-        """Say whether a step moves a value and makes none."""
-        if not isinstance(step.op, Relayout):
+        """Say whether a step moves a value and makes none; what is sent to another stage is read there."""
+        if not isinstance(step.op, Relayout) or step.sends:
             return False
         return self.member[step.inputs[0].name] == self.member[step.output.name]
 

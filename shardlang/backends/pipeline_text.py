@@ -18,12 +18,16 @@ BANDS = 3
 """Into how many bands a picture is cut at the most."""
 
 
-def render(chosen: Found | None, compared: Mapping[str, Found | Refused], width: int = 80) -> str:
-    """Draw a schedule, and list all of them."""
+def render(
+    chosen: Found | None, compared: Mapping[str, Found | Refused], width: int = 80, unit: str = ""
+) -> str:
+    """Draw a schedule, and list all of them; `unit` is that of the durations, where they have one."""
     lines: list[str] = []
     if chosen is not None:
         scale = Scale.of(chosen.run, width)
         lines += [*wrap(_title(chosen), width), "", *drawing(chosen.run, scale), ""]
+        if unit:
+            lines += [*wrap(times(chosen, unit), width), ""]
         lines += [*wrap(_legend(chosen.run, numbered=scale.numbered), width), ""]
     lines += _table(compared, chosen, width)
     return "\n".join(lines) + "\n"
@@ -37,7 +41,7 @@ def _title(found: Found) -> str:
     where = ", from a stage's first work to its last" if found.schedule.flowing else ""
     return (
         f"{found.schedule.name}: {table.stages} stages{chunks}{ways}, {table.microbatches} microbatches. "
-        f"Bubble {percent(found.bubble)} ({found.bubble}){where}; a stage holds up to {_plain(held)} "
+        f"Bubble {percent(found.bubble)}{exactly(found.bubble)}{where}; a stage holds up to {_plain(held)} "
         f"microbatches."
     )
 
@@ -58,6 +62,11 @@ def _legend(run: Run, *, numbered: bool) -> str:
     return said
 
 
+def exactly(share: Fraction) -> str:
+    """Print a share as a fraction in brackets, where it is a short one; else nothing."""
+    return f" ({share})" if share.denominator < 10_000 else ""
+
+
 def percent(share: Fraction) -> str:
     """Print a share."""
     return f"{float(100 * share):.1f}%"
@@ -75,7 +84,8 @@ class Scale:
     """How a picture is laid out: `left` columns of names, and `room` for the work, `columns` a unit of time.
 
     Each piece of work is a whole number of columns where there is room for that: wide enough for its
-    number if the picture is then cut into few bands, else one column a unit of time, else squeezed.
+    number if the picture is then cut into few bands, else one column a unit of time. Where times have no common
+    unit, the shortest work takes a column, if that is not too wide either; else all is squeezed into one band.
     """
 
     left: int
@@ -96,8 +106,10 @@ class Scale:
         )
         if units * needed <= BANDS * room:
             return Scale(left, room - room % needed, needed / unit, numbered=True)
-        if units <= BANDS * room:
-            return Scale(left, room, 1 / unit, numbered=False)
+        shortest = min(event.end - event.start for event in events)
+        for column in (unit, shortest):
+            if run.seconds <= BANDS * room * column:
+                return Scale(left, room, 1 / column, numbered=False)
         return Scale(left, room, room / run.seconds, numbered=False)
 
 
@@ -198,4 +210,5 @@ def times(found: Found, unit: str) -> str:
     durations = found.run.durations
     parts = (("F", durations.forward), ("B", durations.input), ("W", durations.weights))
     said = ", ".join(f"{name} {si(float(value), unit)}" for name, value in parts)
-    return f"a step takes {si(float(found.step), unit)}; a microbatch on a stage: {said}"
+    sent = f", sending {si(float(durations.send), unit)}" if durations.send else ""
+    return f"a step takes {si(float(found.step), unit)}; a microbatch on a stage: {said}{sent}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shardlang.backends.units import amount, count, fit, UNITS
 from shardlang.cost.bound import Condition
 from shardlang.cost.formula import Formula
+from shardlang.cost.pipeline import PipelineCost
 from shardlang.cost.quantities import CollectiveCost, Quantity
 from shardlang.cost.report import HBM, MEMORY, Report, TOTALS
 from shardlang.ir.types import Array
@@ -107,6 +108,16 @@ def blocks(report: Report) -> Iterator[Block]:
             ("value",),
             wide=("formula",),
         )
+    if report.pipeline is not None:
+        yield Block(
+            "Pipeline",
+            ("quantity", "formula", "value"),
+            tuple(pipeline_rows(report.pipeline)),
+            ("formula",),
+            ("value",),
+            (f"{staged(report.pipeline)}; F = B = W.",),
+            wide=("formula",),
+        )
     yield Block(
         "Memory of one device",
         ("quantity", "formula", "value"),
@@ -134,9 +145,36 @@ def blocks(report: Report) -> Iterator[Block]:
         yield Block("Warnings", notes=report.warnings)
 
 
+def staged(found: PipelineCost) -> str:
+    """Say which schedule runs on which stages."""
+    axes = "".join(axis.name for axis in found.pipeline.axes)
+    chunks = f", {found.pipeline.chunks} chunks each" if found.pipeline.chunks > 1 else ""
+    stages, microbatches = (
+        str(q.formula) if q.number is None else f"{q.number}"
+        for q in (found.stages, found.microbatches)
+    )
+    return (
+        f"{found.schedule.name} on {stages} stages of {axes}{chunks}, {microbatches} microbatches"
+    )
+
+
+def pipeline_rows(found: PipelineCost) -> Iterator[tuple[str, str, str]]:
+    """Give the figures of a pipeline: what, its formula or what it is, and its value."""
+    share = found.share.value
+    yield "bubble", str(found.share), "" if share is None else f"{float(100 * share):.1f}%"
+    held = found.held.value
+    text = f"{found.held} microbatches, the first stage's activations"
+    yield "in flight", text, "" if held is None else f"{float(held):.4g}"
+    for key, quantity in found.times.items():
+        text = f"{LABELS[key]}/(1 - bubble)"
+        yield LABELS[key], text, amount(quantity, "s")
+
+
 def _times(cost: CollectiveCost) -> str:
-    layers = None if cost.step.loop is None else cost.step.loop.dim
-    kinds = ("layers" if dim == layers else "microbatches" for dim in cost.repeats)
+    loop = cost.step.loop
+    layers = None if loop is None else loop.dim
+    own = "layers" if loop is None or loop.pipeline is None else "layers, those of a stage"
+    kinds = (own if dim == layers else "microbatches" for dim in cost.repeats)
     counted = (f"{dim} {kind}" for dim, kind in zip(cost.repeats, kinds, strict=True))
     return f", in each of {' and '.join(counted)}" if cost.repeats else ""
 

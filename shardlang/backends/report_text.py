@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from shardlang.backends.report_tables import pipeline_rows, staged
 from shardlang.backends.units import amount, count, fit, si, UNITS
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
@@ -129,6 +130,7 @@ class _Printer:
         yield from self.compute()
         for name in self.report.passes:
             yield from self.totals(name)
+        yield from self.pipeline()
         yield from self.memory()
         yield from self.remarks()
 
@@ -344,6 +346,16 @@ class _Printer:
         for number, line in enumerate(wrap(text, self.width - 17)):
             yield f"  {label if number == 0 else '':<13}  {line}"
 
+    def pipeline(self) -> Iterator[str]:
+        """Show what the stages wait for each other, and a step's times with that."""
+        found = self.report.pipeline
+        if found is None:
+            return
+        yield ""
+        yield self.head("Pipeline") + f"  ({staged(found)}; F = B = W)"
+        rows = [[f"{label:<13}", text, value] for label, text, value in pipeline_rows(found)]
+        yield from table(rows, self.width, (2,), "  ")
+
     def memory(self) -> Iterator[str]:
         yield ""
         yield self.head("Memory")
@@ -390,4 +402,12 @@ class _Printer:
 
 def _times(cost: CollectiveCost) -> str:
     """Say in how many microbatches and layers a collective is done."""
-    return "".join(f" × {dim}" for dim in cost.repeats)
+    loop = cost.step.loop
+    stages = (
+        ""
+        if loop is None or loop.pipeline is None
+        else f"/{'/'.join(map(str, loop.pipeline.axes))}"
+    )
+    return "".join(
+        f" × {dim}{stages if loop is not None and dim == loop.dim else ''}" for dim in cost.repeats
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from shardlang.source import Source, Span
 
 if TYPE_CHECKING:
     from shardlang.backends.plot.style import Form
+    from shardlang.cost.quantities import Quantity
     from shardlang.pipelines.compare import Found
     from shardlang.pipelines.schedules import Durations
 
@@ -69,40 +71,40 @@ def run(arguments: Namespace) -> int:
     """Print the schedules, or draw one."""
     from shardlang.backends.pipeline_text import render
     from shardlang.pipelines.compare import compare, find, Found
-    from shardlang.pipelines.schedules import Durations, Schedule, schedule_of
+    from shardlang.pipelines.schedules import Schedule, schedule_of
 
-    _check(arguments)
-    chunks = arguments.chunks or CHUNKS
-    taken = Durations(*arguments.times) if arguments.times else Durations()
+    asked = _of_file(arguments) if _has_program(arguments) else _of_options(arguments)
+    chunks, taken = asked.chunks or CHUNKS, asked.durations
     chosen: Found | None = None
-    if arguments.schedule is not None:
-        row = schedule_of(arguments.schedule)
+    if asked.schedule is not None:
+        row = schedule_of(asked.schedule)
         if not isinstance(row, Schedule):
-            raise _wrong("--schedule", arguments.schedule, row)
-        own = arguments.chunks or (CHUNKS if row.chunked else 1)
-        found = find(row, arguments.stages, arguments.microbatches, own, taken)
+            raise _wrong("--schedule", asked.schedule, row)
+        own = asked.chunks or (CHUNKS if row.chunked else 1)
+        found = find(row, asked.stages, asked.microbatches, own, taken)
         if not isinstance(found, Found):
-            raise _wrong("--schedule", arguments.schedule, found.mistake)
+            raise _wrong("--schedule", asked.schedule, found.mistake)
         chosen = found
     picture = _picture(arguments)
     if picture is not None:
         if chosen is None:
             raise UsageError("which schedule is drawn? --schedule 1f1b")
-        _draw(chosen, picture, arguments)
+        _draw(chosen, picture, asked.unit, arguments)
         return 0
-    compared = compare(arguments.stages, arguments.microbatches, chunks, taken)
+    compared = compare(asked.stages, asked.microbatches, chunks, taken)
     if arguments.format == "json":
         text = to_json(
             {
                 "schema": SCHEMA,
                 "times": _times(taken),
+                "unit": asked.unit or None,
                 "chosen": None if chosen is None else chosen.schedule.name,
                 "schedules": [each.to_dict() for each in compared.values()],
                 "events": [] if chosen is None else list(chosen.events()),
             }
         )
     else:
-        text = dress(render(chosen, compared, width()), arguments.format)
+        text = dress(render(chosen, compared, width(), asked.unit), arguments.format)
     write_result(text, arguments.output)
     return 0
 
@@ -116,10 +118,64 @@ def _times(taken: Durations) -> dict[str, float]:
     }
 
 
-def _check(arguments: Namespace) -> None:
-    """Refuse numbers that are missing."""
+@dataclass(frozen=True)
+class Asked:
+    """What is to be scheduled; `unit` is that of the durations, where they have one."""
+
+    stages: int
+    microbatches: int
+    schedule: str | None
+    chunks: int | None
+    durations: Durations
+    unit: str = ""
+
+
+def _has_program(arguments: Namespace) -> bool:
+    return arguments.file is not None or arguments.text is not None
+
+
+def _of_options(arguments: Namespace) -> Asked:
+    """Take the numbers of the command line."""
+    from shardlang.pipelines.schedules import Durations
+
     if arguments.stages is None or arguments.microbatches is None:
         raise UsageError("how long is the pipeline? --stages 4 --microbatches 8, or name a file")
+    taken = Durations(*arguments.times) if arguments.times else Durations()
+    schedule, chunks = arguments.schedule, arguments.chunks
+    return Asked(arguments.stages, arguments.microbatches, schedule, chunks, taken)
+
+
+def _of_file(arguments: Namespace) -> Asked:
+    """Take the numbers of a program's pipeline; what stands on the command line goes first."""
+    from shardlang.cli.program import make_plan, priced
+    from shardlang.cost.pipeline import durations as planned
+    from shardlang.pipelines.schedules import Durations
+
+    report = priced(arguments, make_plan(arguments))
+    found = report.pipeline
+    if found is None:
+        raise UsageError(
+            "this program has no pipeline: its layers are on stages with `layers L_Z:`"
+        )
+    stages = arguments.stages or _whole(found.stages, "stages", "--set Z=4 or --stages 4")
+    microbatches = arguments.microbatches or _whole(
+        found.microbatches, "microbatches", "--set i=8 or --microbatches 8"
+    )
+    schedule = arguments.schedule or found.schedule.name
+    own = found.pipeline.chunks if schedule == found.schedule.name else 1
+    chunks = arguments.chunks or (own if own > 1 else None)
+    if arguments.times:
+        return Asked(stages, microbatches, schedule, chunks, Durations(*arguments.times))
+    taken = planned(report)
+    if taken is None or not taken.all:
+        return Asked(stages, microbatches, schedule, chunks, Durations())
+    return Asked(stages, microbatches, schedule, chunks, taken, "s")
+
+
+def _whole(quantity: Quantity, what: str, how: str) -> int:
+    if quantity.value is None:
+        raise UsageError(f"the number of {what}, {quantity}, is not known: {how}")
+    return int(quantity.value)
 
 
 def _picture(arguments: Namespace) -> Form | None:
@@ -129,12 +185,12 @@ def _picture(arguments: Namespace) -> Form | None:
     return ending if ending in PICTURES else None
 
 
-def _draw(found: Found, form: Form, arguments: Namespace) -> None:
+def _draw(found: Found, form: Form, unit: str, arguments: Namespace) -> None:
     from shardlang.backends.plot.pipeline import pipeline
     from shardlang.cli.plot import need_matplotlib
 
     need_matplotlib()
-    write_file(pipeline(found, dark=arguments.dark).to_bytes(form), arguments.output)
+    write_file(pipeline(found, unit=unit, dark=arguments.dark).to_bytes(form), arguments.output)
 
 
 def _wrong(option: str, text: str, mistake: Mistake) -> ShardlangError:

@@ -6,7 +6,7 @@ result are alive together, also where an elementwise step could work in place. B
 outputs and their cotangents are alive together. Gradients, also those of inputs, stay to the end, and
 outputs do where there is no backward pass. With microbatches the arrays that gradients are added in are there
 all the time, and one of a microbatch until it is added, as soon as it is made; in an update what is new of a weight
-takes its place. An array that is made again is not alive in between, and
+takes its place. Of a pipeline the activations of the other microbatches in flight are there all the time. An array that is made again is not alive in between, and
 another name of a value is that value.
 
 This is what a step-by-step allocator would need at its worst moment, nothing fragmented: the maximum over
@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import Layers, MemoryFormulas, Storage
+from shardlang.cost.memory import kept_for_backward, Layers, MemoryFormulas, Storage
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
@@ -57,6 +57,8 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     if added:
         lasting += held.gradients
     storage = Storage(plan)
+    if layers.flight is not None and plan.backward:
+        lasting += layers.waiting(kept_for_backward(plan, storage))
     moments, ends = _moments(plan, storage, added)
     home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
     home = home.union(plan.renewed, added)

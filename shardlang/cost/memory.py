@@ -15,6 +15,9 @@
 
 What is alive at once over the whole plan, temporaries included, is `shardlang.cost.liveness`.
 
+Of a pipeline's layers a device holds those of one stage, and the activations of the microbatches in flight: as
+many as the first stage has in the layers and before them, and as the last one has behind them.
+
 What each layer of a block has counts once a layer; gathered copies are alive in one layer at a time.
 
 A value under another name (a copy in the same layout, or new names for dims) takes no memory of its
@@ -28,13 +31,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
+from shardlang.cost.in_flight import InFlight
 from shardlang.cost.local import local_bytes, local_elements
 from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Reshape
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
-from shardlang.passes.unroll import unroll_plan
+from shardlang.passes.unroll import unroll_plan, Unrolled
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,14 @@ class Layers:
 
     A block of more than `SHOWN` layers, or of a number that is not known, is written out as that many
     and one that stands for all the others between them. `counts` says of the values of that one how
-    many there are.
+    many there are. Of a pipeline the layers are those of one stage; `flight` says how many microbatches
+    are in flight, and `behind` names the values of lines behind the layers.
     """
 
     plan: Plan
     counts: Mapping[str, Formula]
+    flight: InFlight | None = None
+    behind: frozenset[str] = frozenset()
 
     @staticmethod
     def of(plan: Plan, *, any_size: bool = False) -> Layers:
@@ -146,17 +153,18 @@ class Layers:
         blocks = {block.number: block for block in plan.program.blocks}
         if not blocks:
             return Layers(plan, {})
-        known = plan.program.sizes.known
         short = () if any_size else short_blocks(plan)
-        sizes = {b.number: known[b.dim.name] if b in short else SHOWN + 1 for b in blocks.values()}
+        sizes = {
+            b.number: own_layers(plan, b) if b in short else SHOWN + 1 for b in blocks.values()
+        }
         long = {number for number, block in blocks.items() if block not in short}
         found = unroll_plan(plan, sizes)
         counts = {
-            name: Formula.of(Monomial.of(blocks[number].dim.name), Monomial(Fraction(-SHOWN)))
+            name: Formula.of(blocks[number].layers, Monomial(Fraction(-SHOWN)))
             for name, (number, layer) in found.layers.items()
             if number in long and layer == SHOWN // 2
         }
-        return Layers(found.plan, counts)
+        return Layers(found.plan, counts, InFlight.of(plan), _behind(plan, found))
 
     def bytes(self, array: Array) -> Formula:
         """Give the bytes of all that an array stands for."""
@@ -168,11 +176,55 @@ class Layers:
         """Add up the bytes of all that arrays stand for."""
         return Formula.sum(self.bytes(array) for array in arrays)
 
+    def waiting(self, arrays: Iterable[Array]) -> Formula:
+        """Add up the bytes of values of the microbatches in flight but one."""
+        mine = list(arrays)
+        one = (term * Fraction(-1) for term in self.add(mine).terms)
+        return self.in_flight(mine) + Formula.of(*one)
+
+    def in_flight(self, arrays: Iterable[Array]) -> Formula:
+        """Add up the bytes of values of one microbatch, as many times as a device holds them."""
+        if self.flight is None:
+            return self.add(arrays)
+        mine = list(arrays)
+        behind = self.add(array for array in mine if array.name in self.behind)
+        others = self.add(array for array in mine if array.name not in self.behind)
+        return _product(others, self.flight.inside) + _product(behind, self.flight.behind)
+
 
 def short_blocks(plan: Plan) -> tuple[Block, ...]:
     """Give the blocks of at most `SHOWN` layers, which are written out as they are."""
-    known = plan.program.sizes.known
-    return tuple(b for b in plan.program.blocks if 1 <= known.get(b.dim.name, 0) <= SHOWN)
+    return tuple(b for b in plan.program.blocks if 1 <= own_layers(plan, b) <= SHOWN)
+
+
+def own_layers(plan: Plan, block: Block) -> int:
+    """Count the layers that a device goes through, all or those of its stage; 0 where that is not known."""
+    sizes = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
+    count = Formula.of(block.layers).value(sizes)
+    return 0 if count is None else int(count)
+
+
+def _behind(plan: Plan, found: Unrolled) -> frozenset[str]:
+    """Name the values of a pipeline's program that only lines behind the layers have to do with."""
+    staged = {b.number for b in plan.program.blocks if b.pipeline is not None}
+    last = max(
+        (
+            place
+            for place, step in enumerate(found.plan.forward)
+            if found.layers.get(step.output.name, (-1, 0))[0] in staged
+        ),
+        default=-1,
+    )
+    before, after = found.plan.forward[: last + 1], found.plan.forward[last + 1 :]
+    known = {array.name for step in before for array in (*step.inputs, step.output)}
+    return frozenset(
+        array.name for step in after for array in (*step.inputs, step.output)
+    ).difference(known)
+
+
+def _product(left: Formula, right: Formula) -> Formula:
+    """Multiply two sums without maxima."""
+    return Formula.of(*(one * other for one in left.terms for other in right.terms))
 
 
 SHOWN = 4
@@ -272,7 +324,7 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     but for those of `any_size`: they then hold for any number, and may be too large for fewer than four layers.
     """
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
-    times = {leaf.array.tensor: leaf.times for leaf in weights}
+    times = {leaf.array.tensor: leaf.held for leaf in weights}
     added, states = plan.accumulators, plan.states
     own = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
     gradients = [added.get(gradient, gradient) for gradient in own]
@@ -280,15 +332,15 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     state = OPTIMIZERS.get(plan.program.optimizer or "none") if plan.backward else None
     activations, gathered = _working(layers or Layers.of(plan))
     return MemoryFormulas(
-        parameters=Formula.of(*(local_bytes(leaf.array) * leaf.times for leaf in weights)),
+        parameters=Formula.of(*(local_bytes(leaf.array) * leaf.held for leaf in weights)),
         gradients=Formula.of(*(local_bytes(a) * n for a, n in zip(gradients, copies, strict=True))),
         optimizer=Formula.sum(
-            state(states.get(leaf.array.tensor, leaf.array)) * leaf.times for leaf in weights
+            state(states.get(leaf.array.tensor, leaf.array)) * leaf.held for leaf in weights
         )
         if state
         else Formula(),
         caches=Formula.of(
-            *(local_bytes(x.array) * x.times for x in plan.program.leaves if x.kind == "cache")
+            *(local_bytes(x.array) * x.held for x in plan.program.leaves if x.kind == "cache")
         ),
         activations=activations,
         gathered_peak=gathered,
@@ -310,7 +362,7 @@ def _working(layers: Layers) -> tuple[Formula, Formula]:
         peak(plan.backward, ends, (), gathered, storage, layers),
     ]
     if plan.backward:
-        return layers.add(kept), Formula.largest(peaks)
+        return layers.in_flight(kept), Formula.largest(peaks)
     parameters = plan.parameters
     inputs = [leaf.array for leaf in plan.program.leaves if leaf.kind == "input"]
 

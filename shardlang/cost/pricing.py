@@ -293,7 +293,7 @@ class Pricing:
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
         repeats = self.plan.repeats(pass_, step)
-        times = name(Monomial.of(*(dim.name for dim in repeats)))
+        times = name(self.plan.times(pass_, step))
         sent, time = self.quantity(sent * times), self.quantity(time * times)
         return CollectiveCost(pass_, step, sent, time, repeats)
 
@@ -314,7 +314,7 @@ class Pricing:
     def compute(self, pass_: Pass, step: Step) -> ComputeCost:
         """Count a compute step, and price it where it is a contraction."""
         repeats = self.plan.repeats(pass_, step)
-        times = self.symbols.monomial(Monomial.of(*(dim.name for dim in repeats)))
+        times = self.symbols.monomial(self.plan.times(pass_, step))
         work = Formula.of(self.symbols.monomial(flops(step))) * times
         counted = counts(step, pass_)
         moved = self.named(contraction(step)) * times if counted else Formula()

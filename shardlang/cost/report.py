@@ -38,6 +38,7 @@ from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
     from shardlang.cost.conventions import Counts
+    from shardlang.cost.pipeline import PipelineCost
     from shardlang.cost.run import Pace, Run
     from shardlang.cost.schedule import Timeline
 
@@ -138,6 +139,13 @@ class Report:
     def passes(self) -> tuple[Section, ...]:
         """The passes that are shown: those that the plan has, and where there are several the total."""
         return passes_of(self.plan) if self.plan.backward else ("forward",)
+
+    @property
+    def pipeline(self) -> PipelineCost | None:
+        """What the layers on stages come to, where there are any: see `shardlang.cost.pipeline`."""
+        from shardlang.cost.pipeline import pipeline_of  # noqa: PLC0415  (it reads reports)
+
+        return pipeline_of(self)
 
     @property
     def compute_bound(self) -> Mapping[str, Condition]:
@@ -250,6 +258,7 @@ class Report:
             "bound": {"lower": self.is_bound, "rates": self.rates, "zero": list(self.left_out)},
             "symbols": dict(self.symbols.kinds),
             **self._network(),
+            **({} if self.pipeline is None else {"pipeline": self.pipeline.to_dict()}),
         }
 
     def _network(self) -> dict[str, Any]:

@@ -102,26 +102,6 @@ class TwoPlaces(Mistake):
 
 
 @dataclass(frozen=True)
-class SplitLayers(Mistake):
-    """`param W: [L_Z, D, F]` with `layers L:`."""
-
-    code: ClassVar[str] = "SH265"
-    title: ClassVar[str] = "layers on different devices"
-    name: str
-    block: str
-
-    def message(self) -> str:
-        """Name the leaf."""
-        return (
-            f"{self.name} splits the layers {self.block} over devices, which is not supported yet"
-        )
-
-    def hint(self) -> str | None:
-        """Say what to do."""
-        return f"leave {self.block} whole: {self.name}: [{self.block}, ..]"
-
-
-@dataclass(frozen=True)
 class LayerDim(Mistake):
     """`h[L, B] = ...` within `layers L:`."""
 

@@ -60,6 +60,7 @@ from shardlang.frontend.syntax import (
     OptimizerDecl,
     Product,
     SaveDecl,
+    ScheduleDecl,
     Section,
     SizeOf,
     TensorRef,
@@ -601,12 +602,13 @@ class Builder:
         names: dict[str, Pass] = {"FORWARD": "forward", "BACKWARD": "backward", "UPDATE": "update"}
         return Section(names[parts[0].type], _span(parts[0]).join(_span(parts[1])))
 
-    def layers(self, parts: list[Token | _Name | _Size | CarryDecl]) -> Layers:
-        """Read `layers L:`, `layers L=80:`, `layers 80:`, `layers L, x2 -> x:`."""
+    def layers(self, parts: list[Token | DimRef | _Size | CarryDecl]) -> Layers:
+        """Read `layers L:`, `layers L=80:`, `layers 80:`, `layers L_Z:`, `layers L, x2 -> x:`."""
         dim, size = _counted(parts, "a block has a whole number of layers")
         carries = tuple(part for part in parts if isinstance(part, CarryDecl))
         span = _span_of(parts[0]).join(_span_of(parts[-1]))
-        return Layers(dim, size, carries, span)
+        stack = parts[1] if isinstance(parts[1], DimRef) else None
+        return Layers(dim, size, carries, span, stack=stack)
 
     def carry(self, parts: tuple[_Name, Token, _Name]) -> CarryDecl:
         """Read `x2 -> x`."""
@@ -724,6 +726,14 @@ class Builder:
         dim, size = _counted(parts, "a step has a whole number of microbatches")
         return AccumulateDecl(dim, size, _span_of(parts[0]).join(_span_of(parts[-1])))
 
+    def schedule(self, parts: list[Token | _Name]) -> ScheduleDecl:
+        """Read `schedule 1f1b`, `schedule interleaved, chunks 2`."""
+        name, last = _token(parts[1]), _token(parts[-1]) if len(parts) > 2 else None
+        keyword = next((part.joined() for part in parts if isinstance(part, _Name)), None)
+        chunks = None if last is None else Word(str(last), _span(last))
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return ScheduleDecl(Word(str(name), _span(name)), keyword, chunks, span)
+
     def save(self, parts: list[Token | _Name]) -> SaveDecl:
         """Read `save Tmp, P`."""
         names = tuple(p.joined() for p in parts if isinstance(p, _Name))
@@ -796,6 +806,8 @@ def _counted(parts: Sequence[object], whole: str) -> tuple[Word, DimDecl | None]
     head = parts[1]
     if isinstance(head, _Name):
         dim = head.joined()
+    elif isinstance(head, DimRef):
+        dim = head.name
     else:
         number = _token(head)
         count = _exact(number)

@@ -316,22 +316,6 @@ class SectionOrder(Mistake):
 
 
 @dataclass(frozen=True)
-class Pipelined(Mistake):
-    """`In[B, D][i]`."""
-
-    code: ClassVar[str] = "SH229"
-    title: ClassVar[str] = "pipelined program"
-
-    def message(self) -> str:
-        """Say that it has no meaning yet."""
-        return "pipelined programs ([i]) get their meaning in a later version"
-
-    def hint(self) -> str | None:
-        """Say what can be done now."""
-        return "leave out the micro-batch subscripts to get the costs of one micro-batch"
-
-
-@dataclass(frozen=True)
 class EmptyProgram(Mistake):
     """A text in which nothing is computed."""
 

@@ -28,6 +28,7 @@ from shardlang.frontend.syntax import (
     Item,
     MeshDecl,
     OptimizerDecl,
+    ScheduleDecl,
     Word,
     ZeroDecl,
 )
@@ -38,7 +39,9 @@ from shardlang.ir.size import Name, Number, SizeExpr
 from shardlang.ir.types import Axis, AxisInfo, Dim, DType, DTYPE_ALIASES, DTYPES, Mesh
 from shardlang.source import Source, Span
 
-Line = TypeVar("Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl, AccumulateDecl)
+Line = TypeVar(
+    "Line", MeshDecl, HardwareDecl, DTypeDecl, OptimizerDecl, AccumulateDecl, ScheduleDecl
+)
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "lion", "muon", "adafactor", "none")
 """The optimizers that a program may name."""

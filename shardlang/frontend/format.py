@@ -45,6 +45,7 @@ from shardlang.frontend.syntax import (
     OptimizerDecl,
     Product,
     SaveDecl,
+    ScheduleDecl,
     Section,
     SizeOf,
     TensorRef,
@@ -227,12 +228,16 @@ class _Spelling:
                 return f"optimizer {name.text}{behind}"
             case AccumulateDecl(dim, size):
                 return f"accumulate {dim.text}{'' if size is None else f'={size.written}'}"
+            case ScheduleDecl(name, keyword, chunks):
+                behind = keyword and chunks and f", {keyword.text} {chunks.text}"
+                return f"schedule {name.text}{behind or ''}"
             case SaveDecl(names):
                 return "save " + ", ".join(name.text for name in names)
             case Section(name):
                 return f"{name}:"
             case Layers(dim, size, carries):
-                head = dim.text if size is None else f"{dim.text}={size.written}"
+                head = dim.text if item.stack is None else self._dim(item.stack)
+                head += "" if size is None else f"={size.written}"
                 return ", ".join((f"layers {head}", *map(_carry, carries))) + ":"
             case BlockDecl(name, parameters, result):
                 inside = ", ".join(word.text for word in parameters)
@@ -350,7 +355,7 @@ class _Spelling:
             braces = head == RENAME or head not in HEADS
             arrow = call.arrow if head == RESHAPE or head not in HEADS else None
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
-        inside = ", ".join(self._expr(argument) for argument in call.arguments)
+        inside = ", ".join(map(self._expr, call.arguments))  # fewer frames than a generator
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import errors, hints
-from shardlang.frontend.syntax import DimRef, Item, TensorRef, Word
+from shardlang.frontend.syntax import DimRef, Item, Layers, TensorRef, Word
 from shardlang.frontend.walk import calls, references
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Reduction, Tensor
 from shardlang.source import Span
@@ -297,8 +297,9 @@ def implied_axes(items: Sequence[Item]) -> tuple[str, ...]:
     words: dict[str, None] = {}
     letters: set[str] = set()
     plain = plain_dims(items)
-    for ref in references(items):
-        for dim in ref.dims or ():
+    stacks = [(item.stack,) for item in items if isinstance(item, Layers) and item.stack]
+    for dims in (*stacks, *(ref.dims or () for ref in references(items))):
+        for dim in dims:
             words.update((word.text, None) for word in dim.slashed)
             if len(dim.braced) > 1:
                 words.update((word.text, None) for word in dim.braced)
@@ -307,6 +308,7 @@ def implied_axes(items: Sequence[Item]) -> tuple[str, ...]:
             for text in subscripts:
                 if text and all(letter in USUAL_AXES for letter in text):
                     letters.update(text)
+    for ref in references(items):
         if ref.marker is not None:
             words.update((word.text, None) for word in ref.marker.words)
     for call in calls(items):

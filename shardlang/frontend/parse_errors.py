@@ -229,6 +229,7 @@ DECLARATIONS = {
     "optimizer": "the optimizer is declared as `optimizer adam`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
     "accumulate": "microbatches are declared as `accumulate M=8`",
+    "schedule": "a schedule is named as `schedule 1f1b` or `schedule interleaved, chunks 2`",
     "forward": "a section starts with `forward:` alone on a line",
     "backward": "a section starts with `backward:` alone on a line",
     "update": "a section starts with `update:` alone on a line",

@@ -8,7 +8,7 @@ then the lines are read one by one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
 from shardlang.frontend import (
@@ -17,6 +17,7 @@ from shardlang.frontend import (
     declarations,
     errors,
     expression_errors,
+    pipelines,
     scopes,
 )
 from shardlang.frontend.calls import written_out
@@ -39,6 +40,7 @@ from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
 from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    BlockDecl,
     Call,
     Definition,
     DimsDecl,
@@ -86,7 +88,9 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
     Left out is what may follow from such a line: it may define any name that stands in it.
     """
     gaps = Gaps.of(source.text, broken)
-    if gaps.sections or not file.items:
+    named = any(isinstance(item, BlockDecl) for item in file.items)
+    within = named and any(source.position(span.start)[1] > 1 for span in broken)
+    if gaps.sections or within or not file.items:  # what a block lacks may be anything
         return []
     try:
         _resolve(file, source, NO_OVERRIDES, gaps)
@@ -101,16 +105,17 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     reporter = Reporter(source)
     written = written_out(found, source, _axes(found, overrides, reporter), reporter)
     reporter.source = source = written.source
-    _refuse_pipelines(written.items, reporter)
-    items = blocks.with_sizes(written.items)
+    items = written.items
     line = declarations.mesh_line(items, overrides, reporter)
     axis_names = declarations.axis_names(line) if line is not None else implied_axes(items)
     axis_names = tuple(dict.fromkeys((*axis_names, *gaps.axes)))
+    former = () if overrides.mesh is None else declarations.own_axes(items)
+    axes = AxisNames(axis_names, plain_dims(items), frozenset(former), line is None)
+    items = blocks.with_sizes(pipelines.read(items, axes, reporter))
     declared = frozenset(
         decl.name.text for item in items if isinstance(item, DimsDecl) for decl in item.dims
     )
-    former = () if overrides.mesh is None else declarations.own_axes(items)
-    axes = AxisNames(axis_names, plain_dims(items) | declared, frozenset(former), line is None)
+    axes = replace(axes, dims=axes.dims | declared)
     brackets = _read_brackets(items, axes, reporter)
     mentions = [found for found in brackets.values() if found is not None]
     sizes = SizeReader(
@@ -140,15 +145,16 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     dims = frozenset(info.dim for info in sizes.infos())
-    default = dtype or DTYPES["bf16"]
-    values = Values(items, reporter, brackets, default, explicit, dims, microbatches=microbatches)
-    values.optimizer = optimizer
+    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
+    values.microbatches, values.optimizer = microbatches, optimizer
+    values.pipeline = pipelines.pipeline(items, reporter)
     values.poisoned.update(gaps.names, written.lost)
     relayouts = Relayouts(values, axes, mesh, dims)
     lines = _Lines(values, Expressions(values, dims, relayouts, written.blocks))
     lines.read(items)
     mesh = sizes.tie(values.ties, values.multiples, values.at_most, mesh)
     sizes.check(mentions)
+    pipelines.check(items, values.pipeline, brackets, sizes.table.values, reporter)
     if not any(isinstance(item, Definition) for item in items) and not reporter.errors:
         end = len(source.text.rstrip())
         reporter.report(Span(end, end), declaration_errors.EmptyProgram(written.blocks))
@@ -211,14 +217,6 @@ def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
             seen.add(each.mistake.name)
         kept.append(each)
     return kept
-
-
-def _refuse_pipelines(items: Sequence[Item], reporter: Reporter) -> None:
-    """Stop at a micro-batch subscript: nothing else can be said about such a program yet."""
-    for ref in references(items):
-        if ref.index is not None:
-            reporter.report(ref.index.span, declaration_errors.Pipelined())
-            reporter.raise_if_errors()
 
 
 def _read_brackets(

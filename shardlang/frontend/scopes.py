@@ -203,10 +203,11 @@ def leave(values: Values) -> None:
     assert scope is not None
     carries = tuple(_carries(values, scope))
     values.scope = None
+    stages = values.pipeline if scope.head.stages else None
     if values.section == "forward":
         ended = {carry.entry.text: (carry, scope.dim.name) for carry in scope.head.carries}
         values.scopes.ended.update(ended)
-    block = Block(scope.dim, scope.number, carries)
+    block = Block(scope.dim, scope.number, carries, stages)
     for statement in values.statements[scope.start :]:
         if scope.dim in statement.result.dims:
             mistake = block_errors.LayerDim(statement.result.name, scope.dim.name)

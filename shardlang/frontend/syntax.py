@@ -13,6 +13,7 @@ from typing import Literal
 from shardlang.ir.ops import Relation
 from shardlang.ir.program import LeafKind, Pass
 from shardlang.ir.size import SizeExpr
+from shardlang.ir.types import Axis
 from shardlang.source import Span
 
 
@@ -278,6 +279,16 @@ class AccumulateDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleDecl:
+    """`schedule 1f1b`, `schedule interleaved, chunks 2`; `keyword` is the word before the number."""
+
+    name: Word
+    keyword: Word | None
+    chunks: Word | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class SaveDecl:
     """`save Tmp, P` or `save all`."""
 
@@ -304,10 +315,11 @@ class CarryDecl:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The head of a block: `layers L:`, `layers L=80:`, `layers 80:`, `layers L, x2 -> x:`.
+    """The head of a block: `layers L:`, `layers L=80:`, `layers 80:`, `layers L_Z:`, `layers L, x2 -> x:`.
 
     `dim` counts the layers, `size` is what a `dims` line would say of it. The next `length` items of
-    the text are the block's body.
+    the text are the block's body. `stack` is what stands behind `layers`, None for a number; `stages` are
+    the axes in it, which are known once `pipelines.placed` has read it: `dim` is then without them.
     """
 
     dim: Word
@@ -315,6 +327,8 @@ class Layers:
     carries: tuple[CarryDecl, ...]
     span: Span
     length: int = 0
+    stack: DimRef | None = None
+    stages: tuple[Axis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +363,7 @@ Item = (
     | LeafDecl
     | OptimizerDecl
     | AccumulateDecl
+    | ScheduleDecl
     | SaveDecl
     | Section
     | Layers

@@ -14,14 +14,15 @@ from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import block_errors, declaration_errors, errors, expression_errors, scopes
 from shardlang.frontend.declarations import dtype
 from shardlang.frontend.names import Brackets
+from shardlang.frontend.pipeline_errors import OtherStages
 from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.sizes import AtMost, Multiple
-from shardlang.frontend.syntax import Definition, Item, LeafDecl, TensorRef, Word
+from shardlang.frontend.syntax import Definition, Item, Layers, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references
 from shardlang.ir.ops import implied, Op, Rename
-from shardlang.ir.program import Leaf, LeafKind, Pass, Statement, Use
-from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
+from shardlang.ir.program import Leaf, LeafKind, Pass, Pipeline, Statement, Use
+from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, subscript, Tensor
 from shardlang.source import Span
 
 INDEX = "index_"
@@ -72,6 +73,7 @@ class Values:
     dims: frozenset[Dim] = frozenset()
     section: Pass = "forward"
     microbatches: Dim | None = None
+    pipeline: Pipeline | None = None
     optimizer: str | None = None
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     poisoned: set[str] = field(default_factory=set[str])
@@ -303,12 +305,14 @@ class Values:
             if brackets is None:
                 self.reporter.report(ref.span, errors.BareName(name.text, ()))
             return None
-        loop, dims = self._loop(name, kind, brackets, declared=declared)
+        block, dims = self._loop(name, kind, brackets, declared=declared)
         tensor = Tensor(name.text, dims, self._dtype(name.text, self.default))
         layout = brackets.layout(dims)
         entry = Entry(tensor, layout, ref.span, "leaf", layout)
         self.entries[name.text] = entry
-        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared, loop)
+        loop = None if block is None else Dim(block.dim.text)
+        stages = self.pipeline if block is not None and block.stages else None
+        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared, loop, stages)
         return entry
 
     def _loop(
@@ -318,8 +322,8 @@ class Values:
         brackets: Brackets,
         *,
         declared: bool,
-    ) -> tuple[Dim | None, tuple[Dim, ...]]:
-        """Say of which layers a leaf is one of each, and give the dims of one layer's."""
+    ) -> tuple[Layers | None, tuple[Dim, ...]]:
+        """Give the block of which a leaf is one of each layer's, and the dims of one layer's."""
         heads = {head.dim.text for head in self.scopes.heads.values()}
         stacked = declared and bool(brackets.dims) and brackets.dims[0].name in heads
         first = brackets.dims[0] if stacked else None
@@ -332,10 +336,12 @@ class Values:
                 mistake = block_errors.TwoPlaces(name.text, block.dim.text, stacked)
                 self.reporter.report(span, mistake, [Label(block.span, "the block starts here")])
                 break
-        if stacked and brackets.axes[0]:
-            mistake = block_errors.SplitLayers(name.text, block.dim.text)
+        if stacked and brackets.axes[0] != block.stages:
+            dim = block.dim.text
+            written = (f"{dim}{subscript(axes)}" for axes in (block.stages, brackets.axes[0]))
+            mistake = OtherStages(name.text, *written)
             self.reporter.report(brackets.spans[0], mistake)
-        return Dim(block.dim.text), brackets.dims[1:] if stacked else brackets.dims
+        return block, brackets.dims[1:] if stacked else brackets.dims
 
     def goal_brackets(self, ref: TensorRef) -> Brackets | None:
         """Give what a result's brackets say.

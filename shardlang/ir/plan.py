@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Reduce, Update
+from shardlang.ir.ops import Collective, Compute, Op, Permute, Reduce, Update
 from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Dim, Tensor
@@ -39,8 +39,22 @@ class Step:
 
     @property
     def times(self) -> Monomial:
-        """How often it is done: once, or once in each layer of its block."""
-        return Monomial() if self.loop is None else Monomial.of(self.loop.dim.name)
+        """How often a device does it: once, or once in each layer of its block that it has."""
+        if self.loop is None:
+            return Monomial()
+        if self.sends and self.loop.pipeline is not None:
+            return Monomial() * self.loop.pipeline.chunks
+        return self.loop.layers
+
+    @property
+    def sends(self) -> bool:
+        """Whether it sends what a stage hands on to the next one: once in each chunk of a stage."""
+        return (
+            self.loop is not None
+            and self.loop.pipeline is not None
+            and isinstance(self.op, Permute)
+            and self.output in self.inputs
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -166,10 +180,19 @@ class Plan:
             yield "update", step
 
     def repeats(self, section: Pass, step: Step) -> tuple[Dim, ...]:
-        """Give the dims that count how often a step is done: the microbatches, and its block's layers."""
+        """Give the dims that count how often a step is done: the microbatches, and its block's layers.
+
+        What is sent between stages is sent once in all of a stage's layers.
+        """
         outer = None if section == "update" else self.program.microbatches
-        inner = None if step.loop is None else step.loop.dim
+        inner = None if step.loop is None or step.sends else step.loop.dim
         return tuple(dim for dim in (outer, inner) if dim is not None)
+
+    def times(self, section: Pass, step: Step) -> Monomial:
+        """Give how often a device does a step: with its layers of each microbatch."""
+        if section == "update" or self.program.microbatches is None:
+            return step.times
+        return step.times * Monomial.of(self.program.microbatches.name)
 
     @property
     def accumulators(self) -> Mapping[Array, Array]:

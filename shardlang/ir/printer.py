@@ -191,6 +191,9 @@ def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:
 def statement(step: Step) -> str:
     """Print a step as a line of an explicit program, without its comment."""
     right = expression(step.op, [str(array) for array in step.inputs])
+    if step.sends:
+        assert isinstance(step.op, Permute)
+        return f"Permute{subscript(step.op.axes)}({step.inputs[0]})"
     return f"{definition(step.op, step.output, step.inputs)} = {right}"
 
 
@@ -232,6 +235,10 @@ def declarations(program: Program) -> list[str]:
         lines.append(f"optimizer {program.optimizer}{behind}")
     if program.microbatches is not None:
         lines.append(f"accumulate {program.microbatches}")
+    if program.pipeline is not None:
+        chunks = program.pipeline.chunks
+        behind = f", chunks {chunks}" if chunks > 1 else ""
+        lines.append(f"schedule {program.pipeline.schedule}{behind}")
     if program.save.words:
         lines.append("save " + ", ".join(program.save.words))
     return lines
@@ -258,7 +265,8 @@ def _leaf(leaf: Leaf, program: Program) -> str:
     dtype = "" if tensor.dtype == program.dtype else str(tensor.dtype)
     brackets = str(leaf.array)[len(tensor.name) :]
     if leaf.loop is not None:
-        brackets = f"[{leaf.loop}{', ' if tensor.dims else ''}{brackets[1:]}"
+        stages = "" if leaf.pipeline is None else subscript(leaf.pipeline.axes)
+        brackets = f"[{leaf.loop}{stages}{', ' if tensor.dims else ''}{brackets[1:]}"
     return f"{leaf.kind} {tensor.name}: {dtype}{brackets}"
 
 
@@ -329,7 +337,8 @@ def print_plan(plan: Plan) -> str:
 def head(block: Block) -> str:
     """Print the head of a block: how many layers, and what each hands to the next."""
     carries = (f", {carry.exit.name} -> {carry.entry.name}" for carry in block.carries)
-    return f"layers {block.dim}{''.join(carries)}:"
+    stages = "" if block.pipeline is None else subscript(block.pipeline.axes)
+    return f"layers {block.dim}{stages}{''.join(carries)}:"
 
 
 def _body(steps: Sequence[Step], indent: str) -> Iterator[str]:

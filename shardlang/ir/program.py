@@ -55,16 +55,47 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Layers on stages: each of the devices of `axes` holds consecutive ones, and microbatches go through.
+
+    `schedule` names the order of work (`shardlang.pipelines.schedules`); with several `chunks` each stage
+    holds that many runs of consecutive layers.
+    """
+
+    axes: tuple[Axis, ...]
+    schedule: str
+    chunks: int = 1
+
+    @property
+    def stages(self) -> Monomial:
+        """How many stages there are."""
+        return Monomial.of(*(axis.name for axis in self.axes))
+
+    @property
+    def copies(self) -> int:
+        """How many stages' layers a device holds: two where microbatches come from both ends."""
+        return 2 if self.schedule == "dualpipe" else 1
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """`layers L:`: lines that are repeated, once for each layer, one layer after another.
 
     `number` counts the blocks of the forward pass; the block of the backward pass that goes back
-    through the same layers has the same number.
+    through the same layers has the same number. `pipeline` says how its layers lie on stages; None where
+    each device has all of them.
     """
 
     dim: Dim
     number: int
     carries: tuple[Carry, ...] = ()
+    pipeline: Pipeline | None = None
+
+    @property
+    def layers(self) -> Monomial:
+        """How many layers a device goes through with a microbatch."""
+        count = Monomial.of(self.dim.name)
+        return count if self.pipeline is None else count / self.pipeline.stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +106,7 @@ class Leaf:
     `declared` says that the text has a line for it (`input`, `param`, `cache`); others are leaves
     because nothing defines them.
     A leaf with a `loop` is one of a stack: each layer of the block over that dim has its own, and `array`
-    is one layer's.
+    is one layer's. It has the block's `pipeline`.
     """
 
     array: Array
@@ -83,11 +114,19 @@ class Leaf:
     span: Span
     declared: bool = False
     loop: Dim | None = None
+    pipeline: Pipeline | None = None
 
     @property
     def times(self) -> Monomial:
         """How many there are: one, or one a layer."""
         return Monomial() if self.loop is None else Monomial.of(self.loop.name)
+
+    @property
+    def held(self) -> Monomial:
+        """How many of them a device holds: all, or those of its stage's layers."""
+        if self.pipeline is None:
+            return self.times
+        return self.times / self.pipeline.stages * self.pipeline.copies
 
     @property
     def differentiable(self) -> bool:
@@ -223,6 +262,11 @@ class Program:
         """The blocks of the forward pass, in order."""
         found = [s.block for s in self.statements if s.block and s.section == "forward"]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """How layers lie on stages, where they do."""
+        return next((b.pipeline for b in self.blocks if b.pipeline is not None), None)
 
     @property
     def sizes(self) -> Sizes:

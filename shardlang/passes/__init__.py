@@ -91,6 +91,7 @@ def _lower(
         if block is not None:
             for tensor in left_inside(program, ends, block):
                 _obtain_output(state, tensor, ends[tensor])
+            state.send()
             hands[block.number] = state.leave()
     inside = {t for block in program.blocks for t in left_inside(program, ends, block)}
     outputs = tuple(Array(t, ends[t] or state.home[t.name]) for t in ends)

@@ -93,6 +93,7 @@ def backward(
             _line(program, state, line)
         leaves = stack(program, block)
         gradients.update(_gradients(program, state, leaves))
+        state.send()
         state.leave()
     rest = [leaf for leaf in program.leaves if leaf.array not in gradients]
     gradients.update(_gradients(program, state, rest))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.ir.ops import Compute, Linear, Op, Relayout, Rename, Update
+from shardlang.ir.ops import Compute, Linear, Op, Permute, Relayout, Rename, Update
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Block, Carry, Leaf, Program, Statement, Use
@@ -31,6 +31,7 @@ from shardlang.rules.errors import (
     NoGradient,
     NotAvailable,
     NotHandedOn,
+    NotSent,
     Repeated,
     UnknownGradient,
     Unused,
@@ -110,6 +111,7 @@ class _Checker:
         inner = {name: known for name, known in self.at_hand.items() if name in own}
         self.inner[block.number] = {**self.inner.get(block.number, {}), **inner}
         sums = {step.output.name for step in self.steps[first:] if step.accumulates}
+        self.not_sent(carries, self.steps[first:], run[-1].span)
         self.block = None
         for name in inner:
             del self.at_hand[name]
@@ -150,6 +152,8 @@ class _Checker:
     def result(self, statement: Statement, arrays: tuple[Array, ...]) -> Layout | Illegal:
         """Give the layout that a line makes."""
         if isinstance(statement.op, Relayout):
+            if self.sends(statement, arrays):
+                return arrays[0].layout
             return stated_layout(statement.op, arrays[0], statement.target, self.sizes)
         if relays(statement) and isinstance(statement.op, Linear):
             if statement.target == arrays[0].layout:
@@ -164,6 +168,28 @@ class _Checker:
             if arrays[0].tensor.dims != arrays[1].tensor.dims:
                 return Illegal(f"{arrays[1]} has other dims than {arrays[0]}, which it updates")
         return local(statement.op, arrays, statement.result, statement.target, self.sizes)
+
+    def not_sent(self, carries: Iterable[Carry], steps: Sequence[Step], span: Span) -> None:
+        """Report what a stage hands on and no line sends to the next one."""
+        pipeline = None if self.block is None else self.block.pipeline
+        if pipeline is None:
+            return
+        sent = {step.output for step in steps if step.sends}
+        for carry in carries:
+            needed = Array(carry.exit, carry.layout) if carry.layout is not None else None
+            if needed is not None and needed not in sent:
+                step = Step(Permute(pipeline.axes), (needed,), needed, loop=self.block)
+                self.reporter.report(span, NotSent(str(needed), print_step(step)))
+
+    def sends(self, statement: Statement, arrays: Sequence[Array]) -> bool:
+        """Say whether a line sends what a stage hands on to the next stage."""
+        if self.block is None or self.block.pipeline is None or statement.target is not None:
+            return False
+        return statement.op == Permute(self.block.pipeline.axes) and any(
+            arrays == (Array(carry.exit, carry.layout),)
+            for carry in self.block.carries
+            if carry.layout is not None
+        )
 
     def strangers(self, statements: Iterable[Statement]) -> None:
         """Report leaves that the backward pass is the first to read."""
@@ -271,12 +297,13 @@ class _Checker:
                 self.reporter.report(statement.span, DefinedTwice(output.name))
             self.computed.add(output.name)
             self.made[output.name] = source
-        if is_relayout and (again or output in arrays):
+        sends = self.sends(statement, arrays)
+        if is_relayout and (again or output in arrays) and not sends:
             self.reporter.report(statement.span, Repeated(str(output)))
         known.pop(output.layout, None)
         known[output.layout] = statement.span
         self.spans[output] = statement.span
-        if not (is_relayout and output in arrays):
+        if not (is_relayout and output in arrays) or sends:
             self.steps.append(
                 Step(
                     statement.op,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from shardlang.ir.ops import Compute, Relayout, Rename
+from shardlang.ir.ops import Compute, Permute, Relayout, Rename
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
 from shardlang.ir.program import Block
@@ -107,6 +107,17 @@ class Lowering:
         self.home.update((c.entry.name, c.layout) for c in block.carries if c.layout is not None)
         self.steps = []
         self.at_hand.update((name, list(arrays)) for name, arrays in inside.items())
+
+    def send(self) -> None:
+        """End a stage of a pipeline: what its last layer hands on is sent to the next stage."""
+        assert self.scope is not None
+        pipeline = self.scope.block.pipeline
+        for carry in self.scope.block.carries if pipeline is not None else ():
+            assert carry.layout is not None
+            assert pipeline is not None
+            array = Array(carry.exit, carry.layout)
+            text = f"the next stage goes on from {carry.exit.name}"
+            self.add(Step(Permute(pipeline.axes), (array,), array, "stage", text))
 
     def leave(self) -> dict[str, list[Array]]:
         """End the block; give what its lines had at hand.

@@ -19,7 +19,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Gradient, Plan, Step
-from shardlang.ir.program import Block, Program, Statement, Use
+from shardlang.ir.program import Block, Pipeline, Program, Statement, Use
 from shardlang.ir.types import Array, Axis, Layout
 
 
@@ -37,6 +37,7 @@ def drop_unit_axes(program: Program) -> Program:
         return program
 
     made = _zero_without(with_layouts(program, lambda layout: without(layout, unit)), unit)
+    made = _on_stages(made, unit)
     shrunk = (_shrink(statement, unit) for statement in made.statements)
     return replace(made, statements=tuple(s for s in shrunk if s is not None))
 
@@ -47,6 +48,26 @@ def _zero_without(program: Program, unit: frozenset[Axis]) -> Program:
         return program
     axes = tuple(axis for axis in program.zero.axes if axis not in unit)
     return replace(program, zero=replace(program.zero, axes=axes) if axes else None)
+
+
+def _staged(pipeline: Pipeline | None, unit: frozenset[Axis]) -> Pipeline | None:
+    """Take axes off those of the stages; none left, all layers are on one."""
+    axes = () if pipeline is None else tuple(axis for axis in pipeline.axes if axis not in unit)
+    return replace(pipeline, axes=axes) if pipeline is not None and axes else None
+
+
+def _on_stages(program: Program, unit: frozenset[Axis]) -> Program:
+    """Take axes off the stages of a program's layers."""
+    if program.pipeline is None:
+        return program
+    leaves = (replace(leaf, pipeline=_staged(leaf.pipeline, unit)) for leaf in program.leaves)
+    statements = (
+        s
+        if s.block is None
+        else replace(s, block=replace(s.block, pipeline=_staged(s.block.pipeline, unit)))
+        for s in program.statements
+    )
+    return replace(program, leaves=tuple(leaves), statements=tuple(statements))
 
 
 def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
@@ -85,13 +106,13 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
             carry if carry.layout is None else replace(carry, layout=without(carry.layout, ones))
             for carry in value.carries
         )
-        return replace(value, carries=tuple(carries))
+        return replace(value, carries=tuple(carries), pipeline=_staged(value.pipeline, ones))
 
     leaves = tuple(replace(leaf, array=array(leaf.array)) for leaf in plan.program.leaves)
     gradients = (Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients)
     return replace(
         plan,
-        program=_zero_without(replace(plan.program, leaves=leaves), ones),
+        program=_on_stages(_zero_without(replace(plan.program, leaves=leaves), ones), ones),
         forward=tuple(step(s) for s in plan.forward),
         backward=tuple(step(s) for s in plan.backward),
         outputs=tuple(array(x) for x in plan.outputs),
@@ -99,6 +120,19 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
         gradients=tuple(gradients),
         update=tuple(step(s) for s in plan.update),
     )
+
+
+def on_one_stage(plan: Plan) -> Plan:
+    """Give a plan with all layers on each device: nothing is sent between stages."""
+    pipeline = plan.program.pipeline
+    if pipeline is None:
+        return plan
+    kept = replace(
+        plan,
+        forward=tuple(step for step in plan.forward if not step.sends),
+        backward=tuple(step for step in plan.backward if not step.sends),
+    )
+    return without_axes(kept, frozenset(pipeline.axes))
 
 
 def with_layouts(program: Program, layout: Callable[[Layout], Layout]) -> Program:

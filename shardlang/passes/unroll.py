@@ -1,7 +1,7 @@
 """Blocks written out: a program or a plan with each layer's lines one after the other, and no block.
 
 That is what a block means. Layer i has the values and leaves of a block under names with `_i` behind,
-counted from 0. Each layer begins with the values that it is handed as copies of its own, in the layout
+counted from 0. Nothing is sent between stages: all layers are on one. Each layer begins with the values that it is handed as copies of its own, in the layout
 that the block says (`x_1 = x2_0`), so that no layer uses what another one has gathered; so the lines behind
 the block begin with what the last layer hands on. Copies in one layout move nothing and take no memory.
 """
@@ -180,11 +180,11 @@ class _Writer:
         """Give the leaves of all layers."""
         number = self.block_of(leaf)
         if number is None:
-            yield replace(leaf, loop=None)
+            yield replace(leaf, loop=None, pipeline=None)
             return
         for layer in range(self.counts[number]):
             array = self.array(leaf.array, number, layer, self.inside[number])
-            yield replace(leaf, array=array, loop=None)
+            yield replace(leaf, array=array, loop=None, pipeline=None)
 
     def block_of(self, leaf: Leaf) -> int | None:
         """Give the number of the block that has a leaf a layer."""
@@ -291,7 +291,7 @@ class _Writer:
                 old = carry.exit if before is not None else carry.entry
                 source = old if before is None else self.tensor(old, number, before)
                 yield _handed(source, self.tensor(carry.entry, number, layer), carry.layout)
-            for step in run:
+            for step in (step for step in run if not step.sends):
                 inputs = tuple(self.array(a, number, layer, own) for a in step.inputs)
                 if step.accumulates:
                     yield from self.added(step, inputs[0], sums, layer, last=last)

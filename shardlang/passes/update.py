@@ -120,7 +120,7 @@ def update(
             reporter.report(leaf.span, PartialParameter(str(leaf.array)))
             continue
         block = blocks.get(leaf.array)
-        loop = None if block is None else Block(block.dim, block.number)
+        loop = None if block is None else Block(block.dim, block.number, pipeline=block.pipeline)
         steps = _steps(program, leaf, by_leaf[leaf.array], names, reporter)
         own = found.setdefault(-1 if loop is None else loop.number, [])
         own.extend(replace(step, loop=loop, span=leaf.span) for step in steps)

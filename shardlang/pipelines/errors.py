@@ -143,6 +143,10 @@ class OddStages(Mistake):
             f"{self.stages} is odd"
         )
 
+    def hint(self) -> str | None:
+        """Give the next numbers that fit."""
+        return f"take {self.stages - 1} or {self.stages + 1} stages"
+
 
 @dataclass(frozen=True)
 class NoChunks(Mistake):

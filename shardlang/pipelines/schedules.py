@@ -89,12 +89,17 @@ class Schedule:
         for what, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
             if count < 1:
                 return NothingToSchedule(what)
-        if (chunks > 1) != self.chunked:
-            return NoChunks(self.name, chunks)
+        mistake = self.chunks_mistake(chunks)
+        if mistake is not None:
+            return mistake
         work = stages * microbatches * chunks
         if work > MOST:
             return TooMuchWork(stages, microbatches, chunks, MOST)
         return self.allows(stages, microbatches)
+
+    def chunks_mistake(self, chunks: int) -> Mistake | None:
+        """Say whether the number of chunks is not for this schedule."""
+        return NoChunks(self.name, chunks) if (chunks > 1) != self.chunked else None
 
     def exact(self, durations: Durations) -> bool:
         """Say whether the literature's bubble is that of the table, not an estimate."""

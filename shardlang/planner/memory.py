@@ -233,7 +233,7 @@ def _rate(pool: _Pool, question: _Question) -> Fraction:
 
 def _times(plan: Plan) -> dict[Array, Monomial]:
     """Say of what each layer of a block has how many there are."""
-    found = {leaf.array: leaf.times for leaf in plan.program.leaves}
+    found = {leaf.array: leaf.held for leaf in plan.program.leaves}
     for step in plan.forward:
         found[step.output] = step.times
         for carry in step.loop.carries if step.loop is not None else ():

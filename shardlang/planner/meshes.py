@@ -410,9 +410,12 @@ class _Search:
         """Plan a program; raises `ShardlangError` where it does not fit."""
         budget = max(until - monotonic(), 0.5)
         plan = self._plain(self.asked.plan(program, self.hardware, self.limit, budget))
-        total = cost(plan, hardware=self.given, model="link", hbm=self.asked.hbm).total
-        times = [total.quantity(key).value for key in ("t_math", "t_comms")]
+        report = cost(plan, hardware=self.given, model="link", hbm=self.asked.hbm)
+        times = [report.total.quantity(key).value for key in ("t_math", "t_comms")]
         math, comms = (Fraction(0) if time is None else time for time in times)
+        if report.pipeline is not None and report.pipeline.share.value is not None:
+            works = 1 - report.pipeline.share.value
+            math, comms = math / works, comms / works
         return Candidate(plan, arrays_of(program, plan), math, comms, peak(plan), written)
 
     def _plain(self, plan: Plan) -> Plan:

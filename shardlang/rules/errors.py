@@ -360,6 +360,25 @@ class PartialCarry(Mistake):
 
 
 @dataclass(frozen=True)
+class NotSent(Mistake):
+    """`layers L_Z, x2 -> x:` in an explicit program with no `Permute_Z(x2)`."""
+
+    code: ClassVar[str] = "SH408"
+    title: ClassVar[str] = "not sent to the next stage"
+
+    handed: str
+    line: str
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"{self.handed} is handed to the next stage, and no line sends it"
+
+    def hint(self) -> str | None:
+        """Give the line."""
+        return f"end the block with {self.line}"
+
+
+@dataclass(frozen=True)
 class NotHandedOn(Mistake):
     """`layers L, x2 -> x:` in an explicit program, and `x2` is not there as `x` was."""
 

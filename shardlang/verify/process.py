@@ -15,9 +15,10 @@ from pathlib import Path
 from shardlang.backends.jax.errors import failure, JaxMissing, VerifyFailedToRun
 from shardlang.backends.jax.sizes import choose
 from shardlang.ir.plan import Plan
+from shardlang.passes.normal import on_one_stage
 from shardlang.passes.update import alone
 from shardlang.verify.result import VerifyResult
-from shardlang.verify.sizes import small_sizes, training_notes
+from shardlang.verify.sizes import small_sizes, stage_notes, training_notes
 
 MOST_DEVICES = 512
 """The most devices that a process simulates."""
@@ -39,12 +40,14 @@ def verify(
     """Emit a plan, run it on simulated host devices, and compare it with an unsharded reference.
 
     Of a training step one microbatch is run, whose gradients are brought to where their leaves live.
+    All layers of a pipeline are run on every stage.
     Compares outputs and gradients in the plan's own dtypes and again with f32 in place of narrow
     floats, and the collectives of the plan with those that JAX lowered, those of blocks as often as there
     are layers. Dims (and meshes of more than 16 devices, and blocks of more than 4 layers) are made
     small, but for what `sizes` gives. `timeout` is in seconds.
     """
-    notes, plan = training_notes(plan), alone(plan)
+    notes = (*training_notes(plan), *stage_notes(plan))
+    plan = on_one_stage(alone(plan))
     choose(plan, sizes)
     if importlib.util.find_spec("jax") is None:
         raise failure(plan, JaxMissing())

@@ -45,6 +45,12 @@ def training_notes(plan: Plan) -> tuple[str, ...]:
     return (text,) if plan.update else ()
 
 
+def stage_notes(plan: Plan) -> tuple[str, ...]:
+    """Say how the stages of a pipeline are run."""
+    text = "all layers of the pipeline are run on every stage, and nothing is sent between stages"
+    return (text,) if plan.program.pipeline is not None else ()
+
+
 def size_notes(
     plan: Plan, numbers: Numbers, sizes: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:

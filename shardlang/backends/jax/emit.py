@@ -15,15 +15,16 @@ from pathlib import PurePath
 
 from shardlang.backends.jax.check import check
 from shardlang.backends.jax.context import Context
-from shardlang.backends.jax.errors import AxisNotAscii, failure
+from shardlang.backends.jax.errors import AxisNotAscii, failure, StagesNotEmitted
 from shardlang.backends.jax.functions import HELPERS
 from shardlang.backends.jax.names import docstring_text
-from shardlang.backends.jax.passes import functions, prepare
+from shardlang.backends.jax.passes import functions
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
 from shardlang.backends.jax.train import training
 from shardlang.ir.plan import Plan
+from shardlang.ir.printer import head
 from shardlang.passes.normal import without_axes
 
 
@@ -33,6 +34,9 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     `sizes` are global sizes of dims and axes by name; they win over the program's. Those that
     nobody gives are chosen. Raises ShardlangError with an SH6xx code.
     """
+    staged = next((s for s in plan.forward if s.loop is not None and s.loop.pipeline), None)
+    if staged is not None and staged.loop is not None:
+        raise failure(plan, StagesNotEmitted(head(staged.loop)), staged.span)
     numbers = choose(plan, sizes)
     for axis in numbers.axes:
         if not axis.name.isascii():
@@ -49,7 +53,7 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 def _text(context: Context) -> str:
     """Write the whole module."""
     own = check(context)
-    prepare(context)
+    functions(context)
     steps = "\n\n\n".join(functions(context))
     step = training(context)
     helpers = [

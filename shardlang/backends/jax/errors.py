@@ -162,6 +162,23 @@ class PlanDefect(Mistake):
 
 
 @dataclass(frozen=True)
+class StagesNotEmitted(Mistake):
+    """A plan with `layers L_Z:`."""
+
+    code: ClassVar[str] = "SH612"
+    title: ClassVar[str] = "a pipeline"
+    block: str
+
+    def message(self) -> str:
+        """Say what can't be emitted."""
+        return f"`{self.block}` can't be emitted yet: its stages would need a schedule in the code"
+
+    def hint(self) -> str | None:
+        """Say what can be run."""
+        return "without stages the layers are emitted as a scan; `shardlang verify` runs them so"
+
+
+@dataclass(frozen=True)
 class JaxMissing(Mistake):
     """JAX is not installed, so nothing can be run."""
 

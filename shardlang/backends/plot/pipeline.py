@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from shardlang.backends.pipeline_text import exactly, percent
 from shardlang.backends.plot.style import (
     DARK,
     drawing,
@@ -37,9 +38,9 @@ def pipeline(found: Found, *, unit: str = "", dark: bool = False, width: float =
     lanes = table.stages * (LANE + GAP) + GAP
     title = f"{found.schedule.name}, {table.stages} stages, {table.microbatches} microbatches"
     facts = [
-        f"bubble {100 * float(found.bubble):.1f}% ({found.bubble})"
+        f"bubble {percent(found.bubble)}{exactly(found.bubble)}"
         + (", from a stage's first work to its last" if found.schedule.flowing else ""),
-        f"by formula, {found.schedule.formula} idle: {100 * float(found.claimed):.1f}%"
+        f"by formula, {found.schedule.formula} idle: {percent(found.claimed)}"
         + ("" if found.exact else " (not exact here)"),
         f"a stage holds up to {float(max(run.held)):g} microbatches"
         + (", and two parts of the model" if table.weights > 1 else ""),

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast bench bench-peers bench-measured golden docs ci
+.PHONY: help setup check format test test-fast bench bench-peers bench-measured bench-training golden docs ci
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench:  ## start-up against `import sympy`, growth with the program, candidates 
 
 bench-measured:  ## what published runs measured against what the library says, into docs/measured.md
 	$(BIN)/python benchmarks/measured.py --write
+
+bench-training:  ## examples/train_llama on one device, 8, two processes, and killed: the losses agree
+	$(BIN)/python benchmarks/training.py
 
 bench-peers:  ## wire bytes against JAX's partitioners and DTensor (needs the extra `bench`)
 	$(BIN)/python benchmarks/peers.py

@@ -156,7 +156,7 @@ def test_logits_and_gradients(name):
     outputs = dict(zip(module["OUTPUTS"], found, strict=True))
 
     assert set(module["INPUTS"]) == {"tokens", *weights}
-    assert int(outputs.get("dropped2", outputs.get("dropped", 0))) == 0
+    assert int(outputs.get("dropped", 0)) == 0
     close("logits", outputs["logits"], logits.detach().numpy())
     for leaf, gradient in zip(module["INPUTS"], gradients, strict=True):
         if leaf != "tokens":

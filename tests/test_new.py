@@ -97,6 +97,38 @@ def test_pages_are_programs(shardlang, tmp_path, name, split):
     assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 200
 
 
+SMALL: dict[str, dict[str, Any]] = {
+    "llama": {
+        "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 16, "torch_dtype": "float32",
+        "attention_bias": True, "tie_word_embeddings": True, "rope_scaling": LLAMA_32_1B["rope_scaling"],
+    },
+    "mixtral": {
+        "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 16, "torch_dtype": "float32",
+        "num_local_experts": 4, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "split", "mesh"),
+    [("llama", "fsdp+tp+context", "W=2,X=2,Y=2"), ("mixtral", "fsdp+ep+tp", "X=2,Y=2")],
+)
+def test_pages_run(shardlang, tmp_path, family, split, mesh):
+    """What is written is emitted, and its values, gradients and collectives are the plan's."""
+    path, config = tmp_path / "model.shd", file(tmp_path, SMALL[family])
+    sizes = ["--set", "B=4", "--set", "T=8", *(["--set", "C=3"] if family == "mixtral" else [])]
+    options = ["--config", config, "--shard", split, "--mesh", mesh]
+    assert shardlang("new", family, *options, *sizes, "-o", path).status == 0
+    result = shardlang("verify", path)
+
+    assert result.status == 0, result.out + result.err
+    assert ("output dropped" in result.out) == (family == "mixtral")
+
+
 WRONG: dict[str, tuple[Any, str, str, int]] = {
     "no JSON": ('{"model_type": "llama",\n "hidden_size": 12,,}', "SH701", "not JSON", 2),
     "cut off": ('{"model_type": "llama"', "SH701", "not JSON", 1),

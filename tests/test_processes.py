@@ -29,6 +29,17 @@ o[B_X, T_Y, N, G, H] = p ·_S v
 y[B_X, T_Y, D] = x + o ·_{N,G,H} W_o[N, G, H, D_X]
 """
 
+LAYERS = """
+mesh X=4, Y=2
+dims B=8, D=8, F=16, V=8
+dtype f32
+input x: [B_X, D_Y]
+layers L=3:
+  h[B_X, F_Y] = gelu(rmsnorm_D(x) ·_D W_in[D_X, F_Y])
+  x = x + h ·_F W_out[F_Y, D_X]
+logits[B_X, V_Y] = x ·_D W_vocab[D_X, V_Y]
+"""
+
 MOVES = """
 mesh X=2, Y=4
 dims I=16, J=8, K=8
@@ -41,7 +52,7 @@ B[I_Y, J_X] ·_J C[J_X, K] -> E[I_Y, K]{U_X}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Run the modules as one process of 8 devices, and as two of 4."""
-    texts = {"mlp": MLP, "attention": ATTENTION, "moves": MOVES}
+    texts = {"mlp": MLP, "attention": ATTENTION, "layers": LAYERS, "moves": MOVES}
     modules = {title: sl.emit_jax(sl.lower(sl.parse(text))) for title, text in texts.items()}
     folder = tmp_path_factory.mktemp("processes")
     return run(modules, folder / "one", 1, 8)[0], run(modules, folder / "two", 2, 4)
@@ -73,7 +84,8 @@ def test_a_process_makes_what_its_devices_hold(runs):
     halves = {
         ("mlp", "In"), ("mlp", "W_in"), ("mlp", "W_out"), ("mlp", "Out"),
         ("attention", "x"), ("attention", "W_q"), ("attention", "W_k"), ("attention", "W_v"),
-        ("attention", "W_o"), ("attention", "y"), ("moves", "A"), ("moves", "C"),
+        ("attention", "W_o"), ("attention", "y"), ("layers", "x"), ("layers", "W_in"),
+        ("layers", "W_out"), ("layers", "W_vocab"), ("layers", "logits"), ("moves", "A"), ("moves", "C"),
     }  # fmt: skip
 
     for held in two:

@@ -18,23 +18,20 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=not wait)
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
-    def latest(self, weights: Any, state: Any) -> tuple[int, Any, Any]:
+    def latest(self, state: Any) -> tuple[int, Any]:
         """Give the last checkpoint on the devices of this run, which may be others; 0 with none."""
         step = self._manager.latest_step()
         if step is None:
-            return 0, weights, state
+            return 0, state
         like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            {"weights": weights, "state": state},
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
         )
-        found: Any = self._manager.restore(step, args=ocp.args.StandardRestore(like))
-        return step, found["weights"], found["state"]
+        return step, self._manager.restore(step, args=ocp.args.StandardRestore(like))
 
-    def save(self, step: int, weights: Any, state: Any, *, last: bool) -> None:
+    def save(self, step: int, state: Any, *, last: bool) -> None:
         """Save where it is time to."""
         if step % self._every == 0 or last:
-            tree = {"weights": weights, "state": state}
-            self._manager.save(step, args=ocp.args.StandardSave(tree))
+            self._manager.save(step, args=ocp.args.StandardSave(state))
 
     def close(self) -> None:
         """Wait for what is being written."""

@@ -127,15 +127,15 @@ def _train(arguments: argparse.Namespace) -> int:
     end = max(arguments.steps, WARMUP + 1)
     rate = optax.warmup_cosine_decay_schedule(0.0, arguments.rate, WARMUP, end)
     optimizer = optax.adamw(rate, b2=0.95, weight_decay=0.1)
-    training_step = model.train_step(module, mesh, optimizer)
+    training_step = module.make_train_step(mesh, optimizer)
     weights = model.first_weights(module, mesh, arguments.seed)
-    state = model.first_state(optimizer, weights, mesh)
+    state = module.init_state(mesh, optimizer, weights)
     folder: Path = arguments.out
     folder.mkdir(parents=True, exist_ok=True)
     saved = checkpoints.Checkpoints(
         folder / "checkpoints", arguments.save_every, wait=arguments.wait
     )
-    start, weights, state = saved.latest(weights, state)
+    start, state = saved.latest(state)
 
     shown = None
     if jax.process_index() == 0:
@@ -146,17 +146,17 @@ def _train(arguments: argparse.Namespace) -> int:
     for step in range(start, arguments.steps):
         began = time.perf_counter()
         tokens = batch("train", arguments.seed * 10**6 + step + 1)
-        loss, weights, state = training_step(weights, state, tokens)
+        state, loss = training_step(state, tokens)
         row = {"step": step, "loss": float(loss)}
         speed = tokens["tokens"].size / (time.perf_counter() - began)
         last = step + 1 == arguments.steps
         if step % arguments.every == 0 or last:
             several = [batch("held out", seed) for seed in range(HELD_OUT_BATCHES)]
-            losses = [model.loss(module, mesh, weights, each) for each in several]
+            losses = [model.loss(module, mesh, state["parameters"], each) for each in several]
             row["held_out"] = sum(losses) / len(losses)
         if shown is not None:
             shown.step(row, speed)
-        saved.save(step + 1, weights, state, last=last)
+        saved.save(step + 1, state, last=last)
     saved.close()
     if shown is not None:
         shown.close()

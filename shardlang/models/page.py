@@ -249,7 +249,7 @@ class _Writer:
         lines += [*more, f"angle: f32[T, R] = index_T ⊙ {name}"]
         if config.experts:
             lines += ["", "# Tokens that find no place with an expert, over all layers: none yet."]
-            lines.append("dropped: int32[] = 0 * sum_J(index_J)")
+            lines.append("lost: int32[] = 0 * sum_J(index_J)")
         return lines
 
     def _blocks(self) -> list[list[str]]:
@@ -327,7 +327,7 @@ class _Writer:
             f"  choice{self._t('', 'B T J')} = top_{{E,J}}(score)",
             f"  share{self._t('', 'B T J')} = softmax_J(take_E(score, choice))",
             f"  place{self._t('', 'B T J')} = rank_{{T,J}}(choice)",
-            "  dropped = dropped + sum_{B,T,J}(place >= |C|)",
+            "  lost = lost + sum_{B,T,J}(place >= |C|)",
             f"  {back}{self._t('', 'B T D')}{self._partial} = experts(m, choice, place) ·_J share",
             "  x = x + back",
         ]
@@ -336,6 +336,8 @@ class _Writer:
         """Write the last norm, the logits and the loss."""
         table = "W_embed" if self._config.tied else "W_vocab"
         lines = [f"logits: f32{self._t('', 'B T V')} = norm(x, g_final) ·_D {table}"]
+        if self._config.experts:
+            lines.insert(0, "dropped: int32[] = lost")
         if self._page.until == "loss":
             lines.append("loss: f32[] = mean_{B,T}(cross_entropy_V(logits, labels))")
         return lines

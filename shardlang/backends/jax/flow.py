@@ -174,6 +174,11 @@ def trace(plan: Plan, original: Plan) -> Flow:
     )
 
 
+def _relays(step: Step) -> bool:
+    """Say whether a step gives a value another layout, which is the value's own name still."""
+    return step.inputs[0].name == step.output.name
+
+
 def _laid(tensor: Tensor, layout: Layout | None) -> Array:
     assert layout is not None
     return Array(tensor, layout)
@@ -271,9 +276,8 @@ class _Tracer:
         scan = Scan(block, name == "backward", tuple(run), originals, (), (), (), ahead=early)
         sums = tuple(step.output for step in run if step.accumulates)
         own = self.own[block.number]
-        own.update(
-            x.name for x in (*scan.entries, *(a for s in run for a in s.outputs if a not in sums))
-        )
+        own.update(entry.name for entry in scan.entries)
+        own.update(s.output.name for s in run if s.output not in sums and not _relays(s))
         for entry in scan.entries:
             self.find(Value(entry), name)
         outside, stacked = dict[Array, None](), dict[Value, None]()
@@ -283,15 +287,17 @@ class _Tracer:
             for array in step.inputs:
                 if array in local:
                     continue
-                mine = array.name in own
-                value = Value(array, block.dim, block.number) if mine else Value(array)
+                value = Value(array)
+                # A value from outside may have been relaid in the layers, each for itself.
+                if array.name in own or not {value} & (self.now | self.before):
+                    value = Value(array, block.dim, block.number)
                 self.find(value, name, step)
                 if step in early:
                     sources[value] = None
-                elif mine:
-                    stacked[value] = None
-                else:
+                elif value.loop is None:
                     outside[array] = None
+                else:
+                    stacked[value] = None
             if not step.accumulates:
                 local.update(step.outputs)
         self.now.update(Value(array, block.dim, block.number) for array in local)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from shardlang.source import Source, Span
@@ -69,7 +69,7 @@ class Diagnostic:
         labels = (_placed(label, whole, place.source) for label in (*self.labels, *calls))
         object.__setattr__(self, "labels", tuple(labels))
         object.__setattr__(self, "span", place.span)
-        object.__setattr__(self, "source", replace(place.source, passages=()))
+        object.__setattr__(self, "source", place.source)
 
     @property
     def code(self) -> str:
@@ -112,7 +112,7 @@ def _placed(label: Label, whole: Source, home: Source) -> Label:
         return label
     place = whole.place(label.span)
     other = place.source.name != home.name
-    return Label(place.span, label.text, replace(place.source, passages=()) if other else None)
+    return Label(place.span, label.text, place.source if other else None)
 
 
 @dataclass

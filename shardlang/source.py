@@ -6,6 +6,7 @@ Imports nothing of the project.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -94,6 +95,13 @@ class Source:
             calls.append((outer.call, outer.name))
             outer = self._passage(outer.call)
         return Place(passage.source, found, tuple(calls))
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Go through the texts of the files, this one's first, each with the offset at which it begins."""
+        yield 0, self.text
+        for passage in self.passages:
+            if passage.call is None:
+                yield passage.start, passage.source.text
 
     def _passage(self, span: Span) -> Passage | None:
         at = bisect_right(self.passages, span.start, key=lambda passage: passage.start) - 1

@@ -176,3 +176,13 @@ def test_an_include_stands_alone(folder):
     folder(main_shd='layers L:\n  include "a.shd"\n  x = x[B] + x\n')
 
     assert [("main.shd", 2, "SH122")] == [(x[0], x[2], x[4]) for x in codes("main.shd")]
+
+
+def test_hardware_in_an_included_file_is_found_there(folder, shardlang):
+    """What is wrong with it is shown at its line, whatever command finds it."""
+    folder(main_shd='include "a.shd"\nz[B] = A[B_X]\n', a_shd="mesh X=2\nhardware tpu_v99\n")
+
+    assert "a.shd:2:10: error[SH501]" in shardlang("check", "main.shd").out
+    assert "a.shd:2:10: error[SH501]" in shardlang("cost", "main.shd").err
+    folder(a_shd="mesh X=2\nhardware tpu_v5p 3x5\n")
+    assert "a.shd:2:18: error[SH510]" in shardlang("check", "main.shd").out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from shardlang.ir.printer import print_plan
 from shardlang.passes.unroll import unroll_plan
 from shardlang.source import Source
 
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HEAD = "mesh X=2, Y=2\ndims B=8, T=4, D=16, F=32, E=8, G=8, S=4\n"
 MLP = """
 block mlp(x, W_in, W_out):
@@ -162,6 +165,20 @@ SAME = {
         ),
         "z = sum_D(A[E_X, D]) + sum_E(A[E_X, D]) + sum_G(U[G])",
     ),
+    "other dims in comparisons and positions": (
+        (
+            "block causal(s):\n  softmax_S(where(index_S <= index_T + sum_S(g[S] ⊙ s), s, -inf))\n"
+            "z = causal_{T,S->B,E}(A[B_X, E])"
+        ),
+        "z = softmax_E(where(index_E <= index_B + sum_E(g[E] ⊙ A[B_X, E]), A[B_X, E], -inf))",
+    ),
+    "other dims of calls that need them whole": (
+        (
+            "block heads(q):\n  rank_K(top_{G,K}(sum_N(Reshape_{D->N,G}(q))))\n"
+            "z = heads_{D,K->F,S}(A[B_X, F])"
+        ),
+        "z = rank_S(top_{G,S}(sum_N(Reshape_{F->N,G}(A[B_X, F]))))",
+    ),
     "Greek and LaTeX": (
         (
             "block \\text{schicht}(x, λ_{in}):\n  h_{μ} = x ⊙ λ_\\text{in}\n  h_μ + x\n"
@@ -173,6 +190,17 @@ SAME = {
         "block f_{in}(x):\n  gelu(x)\nz = f_{in}(A[B_X, D])\ny = f_in(z)",
         "z = gelu(A[B_X, D])\ny = gelu(z)",
     ),
+    "the gradient of an argument": (
+        (
+            "block back(x, y):\n  [B, D] = dx[B, D] ⊙ y[B, D]\n"
+            "forward:\n  Out[B, D] = square(A[B, D])\nbackward:\n"
+            "  t[B, D] = 2 * A[B, D]\n  dA[B, D] = back(Out[B, D], t[B, D])\n"
+        ),
+        (
+            "forward:\n  Out[B, D] = square(A[B, D])\nbackward:\n"
+            "  t[B, D] = 2 * A[B, D]\n  dA[B, D] = dOut[B, D] ⊙ t[B, D]\n"
+        ),
+    ),
     "explicit lines, with a gradient": (
         (
             "block f(x):\n  x[B, D] = AllGather_X(x[B_X, D])\n  y[B, D] = gelu(x[B, D])\n"
@@ -183,7 +211,7 @@ SAME = {
         (
             "forward:\n  A[B, D] = AllGather_X(A[B_X, D])\n  Out[B, D] = gelu(A[B, D])\nbackward:\n"
             "  g_s[B, D] = gelu_grad(A[B, D])\n  g_r[B, D] = dOut[B, D] ⊙ g_s[B, D]\n"
-            "  g_out[B_X, D] = Slice_{X,B}(g_r[B, D])\n  dA[B_X, D] = g_out[B_X, D]\n"
+            "  dA[B_X, D] = Slice_{X,B}(g_r[B, D])\n"
         ),
     ),
 }
@@ -208,6 +236,16 @@ def test_blocks_are_formatted(text):
     assert tidy == format_source(Source("t", tidy))
     assert text.count("block ") == tidy.count("block ")
     assert lowered(text) == print_plan(sl.lower(sl.parse(tidy)))
+
+
+def test_the_transformer_is_the_model_written_out():
+    """Its figures are those of the example without blocks."""
+    blocks, plain = (
+        sl.lower(sl.load(EXAMPLES / name)) for name in ("transformer.shd", "llama.shd")
+    )
+
+    assert priced(plain) == priced(blocks)
+    assert len(plain.forward) == len(blocks.forward)
 
 
 def test_the_layout_of_a_block():
@@ -327,6 +365,22 @@ def test_no_mistake_follows_from_a_call_in_error():
     assert ["SH157", "SH157"] == [code for code, _ in places(text)]
 
 
+def test_no_mistake_follows_from_a_broken_line_of_a_block():
+    """Its line may be what reads the parameter, or the result."""
+    text = "block f(x):\n  h = = x\n  2 * h\nblock g(x) -> y:\n  y = x ? 2\nz = f(A[B])\n"
+
+    assert ["SH101", "SH102"] == [code for code, _ in places(text)]
+
+
+def test_sizes_read_a_program_again():
+    """The calls of the second reading lead to the same places."""
+    text = MLP + "z = mlp(A[B, D], W1[D, F], W2[F, D])\n"
+    plan = sl.lower(sl.parse("mesh X=2, Y=2\n" + text), sizes={"B": 6, "D": 2, "F": 2})
+
+    assert 1 == len(plan.program.source.passages)
+    assert (6, 2) == tuple(plan.program.sizes.known[name] for name in "BD")
+
+
 def test_a_mistake_in_a_block_shows_the_calls():
     """It stands at the block's line, once, with the calls that lead there, innermost first."""
     text = (
@@ -375,6 +429,20 @@ def test_blocks_that_grow_without_end_are_refused():
     assert ["SH160"] == [code for code, _ in places(start + doubled + "z = f40(A[B])")]
     assert ["SH160"] == [code for code, _ in places(start + deep + "z = g300(A[B])")]
     assert [] == places(start + doubled + deep + "z = f5(A[B])\ny = g30(z)")
+
+
+def test_deep_expressions_in_blocks_end_in_words():
+    """A result that is too deep for another expression becomes a line; one deep by itself is refused."""
+    nested = "".join(
+        f"block f{i}(x):\n  {'gelu(' * 30}{f'f{i - 1}(x)' if i else 'x'}{')' * 30}\n"
+        for i in range(9)
+    )
+    deep = f"block f(x):\n  {'gelu(' * 190}x{')' * 190}\nz = f(A[B])\n"
+
+    assert [] == places(nested + "z = 2 * f8(A[B])")
+    assert 9 * 30 + 1 == len(sl.parse(nested + "z = 2 * f8(A[B])").statements)
+    assert ["SH237"] == [code for code, _ in places(deep)]
+    assert format_source(Source("t", deep)).count("gelu") == 190
 
 
 def test_a_tensor_may_be_called_block():

@@ -469,9 +469,8 @@ RUNS = {
 def test_emitted_modules(name: str) -> None:
     """Emitted code gives the reference's values and gradients and the plan's collectives."""
     from shardlang.verify.runner import run_check
-    from shardlang.verify.sizes import written_out
 
-    plan = written_out(lower(load_text(RUNS[name] + "\n")))
+    plan = lower(load_text(RUNS[name] + "\n"))
     for exact in (True, False):
         result = run_check(plan, exact=exact, thorough=not exact)
         assert result.ok, result.to_text()

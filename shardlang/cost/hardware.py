@@ -21,11 +21,22 @@ _LINE = re.compile(
 
 def named_in(source: Source) -> tuple[str, Span] | None:
     """Give what the `hardware` line of a text names, with its place; None where there is no line."""
-    found = _LINE.search(source.text)
+    found = _line(source)
     if found is None:
         return None
-    group = "bare" if found["quoted"] is None else "quoted"
-    return found[group], Span(*found.span(group))
+    base, line = found
+    group = "bare" if line["quoted"] is None else "quoted"
+    return line[group], _span(base, line, group)
+
+
+def _line(source: Source) -> tuple[int, re.Match[str]] | None:
+    """Find the line that names the hardware, in a text or the files that it includes."""
+    lines = ((base, _LINE.search(text)) for base, text in source.texts())
+    return next(((base, line) for base, line in lines if line is not None), None)
+
+
+def _span(base: int, line: re.Match[str], group: str) -> Span:
+    return Span(base + line.start(group), base + line.end(group))
 
 
 def hardware_of(source: Source, name: str) -> Hardware:
@@ -40,10 +51,10 @@ def hardware_of(source: Source, name: str) -> Hardware:
 
 def slice_place(program: Program, name: str, shape: tuple[int, ...]) -> tuple[Source, Span]:
     """Give the place of a slice's shape: in the text, else behind the name on the command line."""
-    found = _LINE.search(program.source.text)
+    found = _line(program.source)
     text = shape_text(shape)
-    if found is not None and (found["shape"] or "").replace("×", "x") == text:
-        return program.source, Span(*found.span("shape"))
+    if found is not None and (found[1]["shape"] or "").replace("×", "x") == text:
+        return program.source, _span(*found, "shape")
     where = Source("--hardware", f"{name} {text}")
     return where, Span(len(where.text) - len(text), len(where.text))
 

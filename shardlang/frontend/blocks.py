@@ -20,19 +20,25 @@ from shardlang.frontend.syntax import (
     Layers,
     Section,
 )
-from shardlang.source import Source
+from shardlang.source import Source, Span
 
 
 def nested(
-    source: Source, items: Sequence[Item], starts: Sequence[int], reporter: Reporter
+    source: Source,
+    items: Sequence[Item],
+    starts: Sequence[int],
+    unread: Sequence[Span],
+    reporter: Reporter,
 ) -> tuple[Item, ...]:
     """Settle how many items each block has; `starts` are the offsets at which the items begin.
 
-    A line that may not stand in a block is reported, and counts as one of its lines.
+    A line that may not stand in a block is reported, and counts as one of its lines. `unread` are the
+    places of statements that can't be read: a block with nothing else is not reported as empty.
     """
     found = list(items)
     head: int | None = None
     own = body = ""
+    inner: str | None = None  # of a block within a block, whose lines say nothing more
     for place, (item, start) in enumerate(zip(items, starts, strict=True)):
         indent = _indent(source.text, start)
         if head is not None and len(indent) > len(own) and indent.startswith(own):
@@ -40,17 +46,24 @@ def nested(
             assert isinstance(block, Layers | BlockDecl)
             body = body if block.length else indent
             found[head] = replace(block, length=block.length + 1)
-            mistake = _mistake(item, block, alike=indent == body)
+            nested_line = inner is not None and len(indent) > len(inner)
+            if not nested_line:
+                inner = indent if isinstance(item, Layers | BlockDecl) else None
+            mistake = _mistake(item, block, alike=indent == body or nested_line)
             if mistake is not None:
                 label = Label(block.span, "the block starts here")
                 reporter.report(item.span, mistake, [label])
         else:
             head = place if isinstance(item, Layers | BlockDecl) else None
-            own = indent
-    inner = {id(item) for block, item in inside(found) if block is not None}
-    for item in found:
-        if isinstance(item, Layers | BlockDecl) and not item.length and id(item) not in inner:
-            reporter.report(item.span, EmptyBlock(_head(item)))
+            own, inner = indent, None
+    within = {id(item) for block, item in inside(found) if block is not None}
+    ends = (*starts, len(source.text))[1:]
+    for item, start, end in zip(found, starts, ends, strict=True):
+        if isinstance(item, Layers | BlockDecl) and not item.length and id(item) not in within:
+            indent = len(_indent(source.text, start))
+            lines = (s.start for s in unread if start < s.start < end)
+            if all(len(_indent(source.text, line)) <= indent for line in lines):
+                reporter.report(item.span, EmptyBlock(_head(item)))
     return tuple(found)
 
 
@@ -61,7 +74,9 @@ def _indent(text: str, start: int) -> str:
 
 def _head(block: Layers | BlockDecl) -> str:
     """Give a block's head as messages show it."""
-    return f"layers {block.dim.text}" if isinstance(block, Layers) else f"block {block.name.text}"
+    return (
+        f"layers {block.dim.text}" if isinstance(block, Layers) else f"block {block.name.text}(..)"
+    )
 
 
 def _mistake(item: Item, block: Layers | BlockDecl, *, alike: bool) -> Mistake | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import call_errors, functions
@@ -22,7 +23,6 @@ from shardlang.frontend.build import HEADS
 from shardlang.frontend.names import AxisNames
 from shardlang.frontend.scopes import relays
 from shardlang.frontend.syntax import (
-    Binary,
     BlockDecl,
     Call,
     Definition,
@@ -30,17 +30,20 @@ from shardlang.frontend.syntax import (
     Expr,
     Item,
     Layers,
-    Negate,
     Product,
     SizeOf,
     TensorRef,
     Word,
 )
+from shardlang.frontend.values import INDEX
 from shardlang.frontend.walk import moved, parts, rebuilt, references, walk
 from shardlang.source import Passage, Source, Span
 
 MAX_DEPTH = 40
 """How many calls may stand in one another."""
+
+MAX_INSIDE = 40
+"""How deep the result of a call may be that stands within an expression; a deeper one becomes a line."""
 
 MAX_LINES = 10_000
 """How many lines the calls of a program may be written out to."""
@@ -163,11 +166,23 @@ def _brackets(ref: TensorRef) -> tuple[object, ...]:
     ]
     marker = ref.marker
     mark = None if marker is None else (marker.kind.text, *(word.text for word in marker.words))
-    return (ref.dims is None, dims, mark, None if ref.dtype is None else ref.dtype.text)
+    words = (None if word is None else word.text for word in (ref.dtype, ref.index))
+    return (ref.dims is None, dims, mark, *words)
 
 
 def _is_bare(ref: TensorRef) -> bool:
     return ref.dims is None and ref.dtype is None and ref.marker is None
+
+
+class _Made(NamedTuple):
+    """What a call stands for: a line and the name of its result.
+
+    `plain` says that the line is still to be written, so that its expression may do.
+    """
+
+    line: Definition
+    name: str
+    plain: bool
 
 
 @dataclass
@@ -189,12 +204,15 @@ class _Writer:
     def __post_init__(self) -> None:
         """Begin behind the last text."""
         self.passages = list(self.source.passages)
+        self.main = Source(self.source.name, self.source.text)
         last = self.passages[-1] if self.passages else None
         self.end = len(self.source.text) + 1 if last is None else last.start + last.length + 1
 
     def whole(self) -> Source:
         """Give the source with the lines of calls that are written so far."""
-        return replace(self.source, passages=tuple(self.passages))
+        if len(self.source.passages) < len(self.passages):
+            self.source = replace(self.source, passages=tuple(self.passages))
+        return self.source
 
     def report(self, span: Span, mistake: Mistake, labels: Iterable[Label] = ()) -> None:
         """Report a mistake, with the calls that lead to it."""
@@ -220,12 +238,12 @@ class _Writer:
                 self.blocks[name] = _Block.of(head, bodies[id(head)])
             else:  # its lines are in error
                 self.broken.add(name)
-        before = len(self.reporter.errors)
+        before = len(self.reporter.diagnostics)
         for block in self.blocks.values():
             self._check(block)
-            if len(self.reporter.errors) > before:
+            if len(self.reporter.diagnostics) > before:
                 self.broken.add(block.name)
-                before = len(self.reporter.errors)
+                before = len(self.reporter.diagnostics)
         self._circles()
 
     def _check(self, block: _Block) -> None:
@@ -320,8 +338,12 @@ class _Writer:
                 if item.target is not None and item.target.name is not None:
                     self.lost.add(item.target.name.text)
                 return []
-            result, plain = made
-            if plain and _says_nothing(result.target):
+            result, name, plain = made
+            if (
+                plain
+                and _says_nothing(result.target)
+                and (call is item.expr or _depth(result.expr) <= MAX_INSIDE)
+            ):
                 done[id(call)] = result.expr
                 if call is item.expr:
                     return [*lines, Definition(item.target, result.expr, result.span)]
@@ -331,12 +353,9 @@ class _Writer:
                     Definition(_named(result.target, item.target), result.expr, result.span),
                 ]
             else:
-                assert result.target is not None
-                assert result.target.name is not None
                 if plain:
-                    lines.append(result)
-                word = Word(result.target.name.text, call.span)
-                done[id(call)] = TensorRef(word, None, None, None, call.span)
+                    lines.append(_with_name(result, name))
+                done[id(call)] = TensorRef(Word(name, call.span), None, None, None, call.span)
         return [*lines, replace(item, expr=_replaced(item.expr, done))]
 
     def _calls(self, expr: Expr) -> list[Call]:
@@ -354,14 +373,8 @@ class _Writer:
             waiting += [(part, False) for part in reversed(parts(node))]
         return found
 
-    def _call(
-        self, call: Call, arguments: Sequence[Expr], lines: list[Definition]
-    ) -> tuple[Definition, bool] | None:
-        """Write a call out before its line; None where it is in error.
-
-        The result is the line that defines what the call stands for, and whether that is still to be
-        written: the caller may do with its expression alone.
-        """
+    def _call(self, call: Call, arguments: Sequence[Expr], lines: list[Definition]) -> _Made | None:
+        """Write a call out before its line; None where it is in error."""
         name = self._callee(call)
         assert name is not None
         if name in self.broken or not self._fits(self.blocks[name], call):
@@ -436,9 +449,13 @@ class _Writer:
             body = waiting.pop().body
             for ref in references(body):
                 found.update((_dim(dim, self.axes)[0], None) for dim in ref.dims or ())
+                if ref.name is not None and ref.name.text.startswith(INDEX):
+                    found[ref.name.text.removeprefix(INDEX)] = None
             for node in (node for item in body for node in walk(item.expr)):
                 callee = self._callee(node)
-                if callee is None and isinstance(node, Product | Call):
+                if isinstance(node, SizeOf):
+                    found[node.dim.text] = None
+                elif callee is None and isinstance(node, Product | Call):
                     found.update((word.text, None) for word in node.subscript or ())
                 elif isinstance(node, Call) and callee is not None:
                     found.update((new, None) for _, new in _pairs(node))
@@ -455,11 +472,11 @@ class _Writer:
 
     def _body(
         self, block: _Block, call: Call, arguments: Sequence[Expr], lines: list[Definition]
-    ) -> tuple[Definition, bool] | None:
+    ) -> _Made | None:
         """Write the lines of a call."""
         names, values = self._bind(block, arguments, lines)
         body = self._copied(block, call)
-        made: Definition | None = None
+        result = names[block.result or ""]
         for place, item in enumerate(body):
             given = self._renamed(item, names, values)
             found = self.line(given)
@@ -467,12 +484,9 @@ class _Writer:
                 return None
             if place == len(body) - 1 and block.ends:
                 lines += found[:-1]
-                return _with_name(found[-1], names[""]), True
+                return _Made(found[-1], result, plain=True)
             lines += found
-            if given.target is not None and given.target.name is not None and block.result:
-                made = given if given.target.name.text == names[block.result] else made
-        assert made is not None
-        return made, False
+        return _Made(body[-1], result, plain=False)
 
     def _bind(
         self, block: _Block, arguments: Sequence[Expr], lines: list[Definition]
@@ -488,7 +502,7 @@ class _Writer:
             if isinstance(argument, TensorRef) and argument.name is not None:
                 if not _is_bare(argument):
                     values[word] = argument
-                if _is_bare(argument) or self._agree(block.first[word], argument):
+                if _is_bare(argument) or self._agree(block.first.get(word), argument):
                     names[word] = argument.name.text
                 elif word not in block.bare:
                     del values[word]
@@ -518,6 +532,9 @@ class _Writer:
                 name = Word(names[name.text], name.span)
             elif name is not None and name.text[:1] == "d" and name.text[1:] in names:
                 name = Word(f"d{names[name.text[1:]]}", name.span)  # a gradient
+            elif name is not None and name.text.startswith(INDEX):
+                dim = name.text.removeprefix(INDEX)
+                name = Word(INDEX + self.dims.get(dim, dim), name.span)
             return replace(ref, name=name, dims=dims)
 
         def change(node: Expr) -> Expr | None:
@@ -532,31 +549,20 @@ class _Writer:
                     return None
 
         target = None if item.target is None else reference(item.target)
-        return replace(item, target=target, expr=rebuilt(self._subscripts(item.expr), change))
+        return replace(item, target=target, expr=rebuilt(item.expr, change, self._subscripts))
 
-    def _subscripts(self, expr: Expr) -> Expr:
-        """Give an expression with the dims in the subscripts of its products and calls renamed."""
-        if not self.dims:
-            return expr
-        match expr:
-            case Product() | Binary():
-                left, right = self._subscripts(expr.left), self._subscripts(expr.right)
-                made = replace(expr, left=left, right=right)
-                if isinstance(made, Product) and made.subscript is not None:
-                    made = replace(made, subscript=self._words(made.subscript))
-                return made
-            case Negate(operand):
-                return replace(expr, operand=self._subscripts(operand))
-            case Call(arguments=arguments, subscript=subscript):
-                parts = tuple([self._subscripts(each) for each in arguments])
-                words = subscript
-                if words is not None and self._callee(expr) is None:
-                    words = self._words(words)
-                elif words is not None and expr.arrow is not None:
-                    words = (*words[: expr.arrow], *self._words(words[expr.arrow :]))
-                return replace(expr, arguments=parts, subscript=words)
-            case _:
-                return expr
+    def _subscripts(self, node: Expr) -> Expr:
+        """Rename the dims in the subscript of a product or a call."""
+        if isinstance(node, Product) and node.subscript is not None:
+            return replace(node, subscript=self._words(node.subscript))
+        if not isinstance(node, Call) or node.subscript is None:
+            return node
+        words = node.subscript
+        if self._callee(node) is None:
+            return replace(node, subscript=self._words(words))
+        if node.arrow is None:
+            return node
+        return replace(node, subscript=(*words[: node.arrow], *self._words(words[node.arrow :])))
 
     def _words(self, words: Sequence[Word]) -> tuple[Word, ...]:
         return tuple(Word(self.dims.get(word.text, word.text), word.span) for word in words)
@@ -573,9 +579,12 @@ class _Writer:
             name = Word(new, ref.name.span)
         return replace(ref, name=name, braced=braced, literal=literal)
 
-    def _agree(self, first: TensorRef, argument: TensorRef) -> bool:
-        """Say whether a block's first mention of a parameter says of it what an argument does."""
-        if _is_bare(first):
+    def _agree(self, first: TensorRef | None, argument: TensorRef) -> bool:
+        """Say whether a block's first mention of a parameter says of it what an argument does.
+
+        There is none where the block reads its gradient alone.
+        """
+        if first is None or _is_bare(first):
             return True
         dims = None if first.dims is None else tuple([self._dim(dim) for dim in first.dims])
         return _brackets(replace(first, dims=dims)) == _brackets(argument)
@@ -603,14 +612,8 @@ class _Writer:
         length = max(item.span.end for item in block.body) - start
         place = self.source.place(Span(start, start))
         base, self.end = self.end, self.end + length + 1
-        passage = Passage(
-            base,
-            replace(place.source, passages=()),
-            place.span.start,
-            length,
-            call.span,
-            block.name,
-        )
+        text = self.main if place.source is self.source else place.source
+        passage = Passage(base, text, place.span.start, length, call.span, block.name)
         self.passages.append(passage)
         return [moved(item, base - start) for item in block.body]
 
@@ -631,11 +634,24 @@ def _may_take(target: TensorRef | None, result: TensorRef | None) -> bool:
 
 
 def _with_name(item: Definition, name: str) -> Definition:
-    """Give a line's result a name where it has brackets and no name."""
+    """Give a line's result a name where it has none."""
     target = item.target
-    if target is None or target.name is not None:
+    if target is None:
+        target = TensorRef(None, None, None, None, item.span)
+    if target.name is not None:
         return item
     return replace(item, target=replace(target, name=Word(name, target.span)))
+
+
+def _depth(expr: Expr) -> int:
+    """Say how many operators and calls of an expression stand on one another."""
+    deepest = 0
+    waiting = [(expr, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        waiting += [(part, depth + 1) for part in parts(node)]
+    return deepest
 
 
 def _named(said: TensorRef | None, named: TensorRef | None) -> TensorRef | None:

@@ -35,7 +35,7 @@ from shardlang.ir.size import Monomial
 from shardlang.ir.types import Dim
 from shardlang.source import Span
 
-DEEPEST = 200
+DEEPEST = 100
 """How deep an expression may be nested; chains don't count."""
 
 

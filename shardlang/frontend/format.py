@@ -355,7 +355,7 @@ class _Spelling:
             braces = head == RENAME or head not in HEADS
             arrow = call.arrow if head == RESHAPE or head not in HEADS else None
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
-        inside = ", ".join(self._expr(argument) for argument in call.arguments)
+        inside = ", ".join(map(self._expr, call.arguments))  # fewer frames than a generator
         if call.result is not None:
             inside += f" -> {self._tensor(call.result)}"
         return f"{head}({inside})"

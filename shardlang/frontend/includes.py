@@ -32,9 +32,11 @@ def included(items: Sequence[Item], source: Source) -> tuple[tuple[Item, ...], S
     The source that comes back knows of those files. Raises `ShardlangError` with every mistake of
     form in them, and where one can't be read.
     """
+    if source.passages:  # of an earlier reading
+        source = Source(source.name, source.text)
     if not any(isinstance(item, IncludeDecl) for item in items):
         return tuple(items), source
-    reader = _Reader(Source(source.name, source.text))
+    reader = _Reader(source)
     found = tuple(reader.items(items, reader.whole, 0, (_identity(source.name),)))
     if reader.diagnostics:
         raise ShardlangError(reader.diagnostics)

@@ -108,6 +108,7 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
         at = chunks[MAX_STATEMENTS].start
         reporter.report(Span(at, at), TooLong("the program has", MAX_STATEMENTS, "statements"))
         return File((), comments)
+    unread: list[Span] = []
     queue = _Queue(chunks)
     mistakes = 0
     for chunk in queue:
@@ -129,8 +130,7 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
             for each in wrong or [item]:
                 reporter.report(each.span, each.mistake, each.labels)
                 mistakes += 1
-            if broken is not None:
-                broken.append(Span(read_here.start, read_here.end))
+            unread.append(Span(read_here.start, read_here.end))
             if mistakes >= MAX_MISTAKES:
                 end = Span(read_here.end, read_here.end)
                 reporter.report(end, TooManyMistakes(MAX_MISTAKES))
@@ -138,7 +138,9 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
         else:
             items.append(item)
             starts.append(chunk.start)
-    return File(nested(source, items, starts, reporter), comments)
+    if broken is not None:
+        broken += unread
+    return File(nested(source, items, starts, unread, reporter), comments)
 
 
 def _one_by_one(text: str, chunk: Chunk) -> tuple[list[Item], list[FormError]]:

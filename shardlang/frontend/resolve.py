@@ -40,6 +40,7 @@ from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
 from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
+    BlockDecl,
     Call,
     Definition,
     DimsDecl,
@@ -87,7 +88,9 @@ def other_mistakes(file: File, source: Source, broken: Sequence[Span]) -> list[D
     Left out is what may follow from such a line: it may define any name that stands in it.
     """
     gaps = Gaps.of(source.text, broken)
-    if gaps.sections or not file.items:
+    named = any(isinstance(item, BlockDecl) for item in file.items)
+    within = named and any(source.position(span.start)[1] > 1 for span in broken)
+    if gaps.sections or within or not file.items:  # what a block lacks may be anything
         return []
     try:
         _resolve(file, source, NO_OVERRIDES, gaps)

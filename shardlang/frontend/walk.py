@@ -76,27 +76,38 @@ def calls(items: Iterable[Item]) -> Iterator[Call]:
     return (node for node in nodes(items) if isinstance(node, Call))
 
 
-def rebuilt(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def rebuilt(
+    expr: Expr,
+    change: Callable[[Expr], Expr | None],
+    after: Callable[[Expr], Expr] = lambda node: node,
+) -> Expr:
     """Give an expression with parts changed; what a change gives is not looked into.
 
-    `change` says what stands for a part, None for the part itself with its own parts changed.
+    `change` says what stands for a part, None for the part itself with its own parts changed; those
+    go through `after`.
     """
     new = change(expr)
-    if new is not None:
-        return new
+    return after(_with_parts(expr, change, after)) if new is None else new
+
+
+def _with_parts(
+    expr: Expr, change: Callable[[Expr], Expr | None], after: Callable[[Expr], Expr]
+) -> Expr:
     match expr:
         case Product() | Binary() | Comparison():
-            left, right = rebuilt(expr.left, change), rebuilt(expr.right, change)
+            left, right = rebuilt(expr.left, change, after), rebuilt(expr.right, change, after)
             return replace(expr, left=left, right=right)
         case Negate():
-            return replace(expr, operand=rebuilt(expr.operand, change))
+            return replace(expr, operand=rebuilt(expr.operand, change, after))
         case Call():
-            arguments = tuple([rebuilt(x, change) for x in expr.arguments])
+            arguments: list[Expr] = []
+            for each in expr.arguments:
+                arguments.append(rebuilt(each, change, after))  # noqa: PERF401  (a comprehension would be a frame more)
             result = expr.result
             if result is not None:
-                made = rebuilt(result, change)
+                made = rebuilt(result, change, after)
                 result = made if isinstance(made, TensorRef) else result
-            return replace(expr, arguments=arguments, result=result)
+            return replace(expr, arguments=tuple(arguments), result=result)
         case TensorRef() | NumberRef() | SizeOf():
             return expr
 
@@ -108,10 +119,15 @@ def moved(node: Node, by: int) -> Node:
     if isinstance(node, Span):
         return cast("Node", Span(node.start + by, node.end + by))
     if isinstance(node, tuple):
-        whole = cast("tuple[object, ...]", node)
-        return cast("Node", tuple([moved(part, by) for part in whole]))
+        parts: list[object] = []
+        for part in cast("tuple[object, ...]", node):
+            parts.append(moved(part, by))  # noqa: PERF401  (a comprehension would be a frame more)
+        return cast("Node", tuple(parts))
     if is_dataclass(node) and not isinstance(node, type):
         given = cast("Any", node)
-        changes = {x.name: moved(getattr(given, x.name), by) for x in fields(given) if x.init}
+        changes: dict[str, object] = {}
+        for each in fields(given):
+            if each.init:
+                changes[each.name] = moved(getattr(given, each.name), by)
         return cast("Node", type(given)(**changes))
     return node

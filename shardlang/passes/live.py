@@ -101,8 +101,8 @@ def mark_critical(
 
     A collective is critical unless its operand depends on parameters alone (it can be prefetched)
     or its result reaches nothing but gradients of parameters (it can run behind the rest). What is
-    looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids. Where there is no
-    gradient of either, the rest is what the last of the parameters' gradients is computed from.
+    looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids. Where no input
+    has a gradient, the rest is what the last of the parameters' gradients is computed from.
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}

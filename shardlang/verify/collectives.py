@@ -258,7 +258,10 @@ def compare(
     """Hold two lists against each other, one to one; `floats` names the module's float types."""
 
     def texts(difference: Counter[Seen]) -> tuple[str, ...]:
-        return tuple(sorted(str(seen) for seen in difference.elements()))
+        """Print what one list has alone, a line each, with how often where it is not once."""
+        return tuple(
+            sorted(str(seen) if n == 1 else f"{n} × {seen}" for seen, n in difference.items())
+        )
 
     return CollectivesCheck(
         function, plan.total(), jax.total(), texts(plan - jax), texts(jax - plan), floats

@@ -13,8 +13,8 @@ from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
 from shardlang.backends.jax.functions import jumps
 from shardlang.backends.jax.names import comment, Names, quoted
-from shardlang.backends.jax.passes import scanned
 from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens, unpack
+from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.sizes import arrays, DEEP, fitted, layers_of, Numbers, shrunk
 from shardlang.backends.jax.template import (
     CHECK,
@@ -30,7 +30,7 @@ from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce
 from shardlang.ir.plan import Plan
 from shardlang.ir.program import Block, Statement
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
-from shardlang.passes.layers import bodies, left_inside, members
+from shardlang.passes.layers import bodies, left_inside, members, stack
 
 CHECK_ELEMENTS = 2**20
 """The largest array, in elements, that the module's own check uses at its declared sizes."""
@@ -215,7 +215,7 @@ class _Reference:
         """Write the functions: those of layers first."""
         context = self.context
         leaves = [self.define(leaf.array.tensor) for leaf in context.flow.leaves]
-        lines = unpack(leaves, "inputs", 1) if leaves else []
+        lines = unpack(leaves, "inputs", 1)
         caches = {leaf.array for leaf in context.plan.program.leaves if leaf.kind == "cache"}
         for name, leaf in zip(leaves, context.flow.leaves, strict=True):
             if leaf.array.layout.unreduced:
@@ -278,47 +278,35 @@ class _Reference:
         """Write a block as a scan, and the function of a layer."""
         program, plan = self.context.plan.program, self.context.plan
         own = members(program, block)
-        stacks = [
-            x.array.name for x in program.leaves if x.loop is not None and x.array.name in own
-        ]
+        stacks = {leaf.array.name for leaf in stack(program, block)}
         made = {item.result.name for item in run} | {c.entry.name for c in block.carries}
         read = dict.fromkeys(use.tensor.name for item in run for use in item.operands)
         stacked = [self.table[name] for name in read if name in stacks]
-        fixed = [self.table[name] for name in read if name not in own and name not in made]
         sums = [item.result for item in run if _adds_layers(item)]
-        left = left_inside(program, (x.tensor for x in plan.outputs), block)
-        handed = [self.table[carry.entry.name] for carry in block.carries]
         totals = [self.define(tensor) for tensor in sums]
-
-        lines = self.run(run)
-        ends = [self.table[carry.exit.name] for carry in block.carries] + totals
+        handed = [*(self.table[carry.entry.name] for carry in block.carries), *totals]
+        outside = [self.table[name] for name in read if name not in own and name not in made]
+        body = self.run(run)
+        ends = [*(self.table[carry.exit.name] for carry in block.carries), *totals]
+        left = left_inside(program, (x.tensor for x in plan.outputs), block)
         given = [self.table[tensor.name] for tensor in left]
-        sizes = "sizes[" in "\n".join(lines)
-        function = f"_reference_layer_{block.number + 1}"
-        parameters = [*(["outside"] if fixed else []), *(["sizes"] if sizes else [])]
-        body = [
-            f"def {function}({', '.join((*parameters, 'carry', 'layer'))}):",
-            f'    """Compute a layer of `layers {block.dim}`."""',
-            *(unpack(fixed, "outside", 1) if fixed else []),
-            *(unpack([*handed, *totals], "carry", 1) if handed or totals else []),
-            *(unpack(stacked, "layer", 1) if stacked else []),
-            *lines,
-            *layout("return ", parens(parens(*ends), parens(*given)), 1),
-        ]
-        self.layers.append("\n".join(body))
-
-        before = [
-            line for x, name in zip(sums, totals, strict=True) for line in self.zeros(x, name)
-        ]
+        layer = Layer(
+            f"_reference_layer_{block.number + 1}",
+            f"Compute a layer of `layers {block.dim}`.",
+            outside,
+            "sizes[" in "\n".join(body),
+            handed,
+            stacked,
+            body,
+            ends,
+            given,
+        )
+        self.layers.append(layer.text())
         length = [] if stacked else [f"length={self.context.size(block.dim)}"]
-        arguments = [*([parens(*fixed)] if fixed else []), *(["sizes"] if sizes else [])]
-        call_ = scanned(function, arguments, [*handed, *totals], stacked, *length)
-        target = f"{'carry' if ends else '_'}, {'layers' if given else '_'} = "
+        zeros = (self.zeros(tensor, name) for tensor, name in zip(sums, totals, strict=True))
         return [
-            *before,
-            *layout(target, call_, 1),
-            *(unpack(ends, "carry", 1) if ends else []),
-            *(unpack(given, "layers", 1) if given else []),
+            *(line for lines in zeros for line in lines),
+            *layer.scan(handed, stacked, ends, given, *length),
         ]
 
     def zeros(self, tensor: Tensor, name: str) -> list[str]:

@@ -90,8 +90,6 @@ class Context:
     def unpack(self, values: Iterable[Value], source: str) -> list[str]:
         """Unpack values as they lie outside of blocks; of partial results take this device's."""
         listed = tuple(values)
-        if not listed:
-            return []
         names = [self.names.whole(value) for value in listed]
         lines = unpack(names, source, 1)
         for name, value in zip(names, listed, strict=True):

@@ -18,7 +18,7 @@ from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.errors import AxisNotAscii, failure, StagesNotEmitted
 from shardlang.backends.jax.functions import HELPERS
 from shardlang.backends.jax.names import docstring_text
-from shardlang.backends.jax.passes import functions, prepare
+from shardlang.backends.jax.passes import functions
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
@@ -53,7 +53,7 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 def _text(context: Context) -> str:
     """Write the whole module."""
     own = check(context)
-    prepare(context)
+    functions(context)
     steps = "\n\n\n".join(functions(context))
     step = training(context)
     helpers = [

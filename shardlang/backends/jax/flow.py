@@ -38,6 +38,11 @@ class Straight:
     steps: tuple[Step, ...]
     originals: tuple[Step, ...]
 
+    @property
+    def reads(self) -> frozenset[Array]:
+        """What the steps read."""
+        return frozenset(array for step in self.steps for array in step.inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
@@ -67,6 +72,11 @@ class Scan:
         return tuple(_laid(c.exit, c.layout) for c in self.block.carries)
 
     @property
+    def reads(self) -> frozenset[Array]:
+        """What is read outside of the layers: for all of them, or to be handed to the first."""
+        return frozenset((*self.outside, *self.entries))
+
+    @property
     def function(self) -> str:
         """The name of the function of one layer."""
         return f"_layer_{self.block.number + 1}{'_backward' if self.back else ''}"
@@ -79,8 +89,9 @@ Run = Straight | Scan
 class Flow:
     """Both passes as runs of steps, with what they are given, give, and hand over.
 
-    `leaves` are those that the program is given, in the plan's order, `indices` the built-in ones; `read` are those that the backward pass reads; `saved` are values of
-    the forward pass that it reads. `gradients` are by the names of their leaves.
+    `leaves` are those that the program is given, in the plan's order, `indices` the built-in ones.
+    `read` are the leaves that the backward pass reads, `saved` values of the forward pass that it reads.
+    `gradients` are by the names of their leaves.
     """
 
     forward: tuple[Run, ...]

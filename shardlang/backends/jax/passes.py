@@ -18,30 +18,25 @@ from shardlang.backends.jax.context import Context, own_part
 from shardlang.backends.jax.flow import Run, Scan, Value
 from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
-from shardlang.backends.jax.pretty import call, flat, Item, layout, parens, unpack
+from shardlang.backends.jax.pretty import call, chain, flat, Item, layout, parens
+from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.steps import note, step_lines
 from shardlang.ir.plan import Step
 from shardlang.ir.printer import head
 from shardlang.ir.types import Array, Axis
 
 
-def prepare(context: Context) -> None:
-    """Find out which global sizes the steps need: any may be the first to need one."""
-    for runs in (context.flow.forward, context.flow.backward):
-        _runs(context, runs)
-        for run in runs:
-            if isinstance(run, Scan):
-                layer(context, run)
-
-
 def functions(context: Context) -> list[str]:
-    """Write the functions of both passes, after those of their layers."""
+    """Write the functions of both passes, after those of their layers.
+
+    Any step may be the first to need the size of a dim, and then all functions take the sizes: the context
+    knows it when all have been written once.
+    """
     flow = context.flow
-    layers = [layer(context, run) for run in flow.forward if isinstance(run, Scan)]
-    if not context.has_backward:
-        return [*layers, _forward(context)]
-    back = [layer(context, run) for run in flow.backward if isinstance(run, Scan)]
-    return [*layers, _forward(context), *back, _backward(context)]
+    found = [*_layers(context, flow.forward), _forward(context)]
+    if context.has_backward:
+        found += [*_layers(context, flow.backward), _backward(context)]
+    return found
 
 
 def _forward(context: Context) -> str:
@@ -90,75 +85,101 @@ def _gradient(context: Context, leaf: Value) -> str:
 
 
 def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> list[str]:
-    """Write a pass: the indices that it reads, and its runs of steps."""
-    read: set[Array] = set()
+    """Write a pass: the indices that it reads, its steps outside of blocks, and the scans of blocks.
+
+    `again` writes the barriers of a backward pass.
+    """
+    lines: list[str] = []
+    read = frozenset[Array]().union(*(run.reads for run in runs))
+    for index in context.flow.indices:
+        if index in read:
+            (dim,) = index.tensor.dims
+            lines += comments(f"{index}: the places along {dim}", 1)
+            lines += layout(f"{context.names[index]} = ", context.places(dim), 1)
     for run in runs:
-        read.update(
-            run.outside if isinstance(run, Scan) else (x for s in run.steps for x in s.inputs)
-        )
-    lines: list[str] = []
-    for array in context.flow.indices:
-        if array in read:
-            (dim,) = array.tensor.dims
-            lines += comments(f"{array}: the places along {dim}", 1)
-            lines += layout(f"{context.names[array]} = ", context.places(dim), 1)
-    return [*lines, *(line for run in runs for line in _run(context, run, again))]
-
-
-def _run(context: Context, run: Run, again: Again | None = None) -> list[str]:
-    """Write steps outside of blocks, or the scan of a block; `again` writes the barriers of a backward pass."""
-    if isinstance(run, Scan):
-        return _scan(context, run)
-    lines: list[str] = []
-    for place, (step, original) in enumerate(zip(run.steps, run.originals, strict=True)):
-        if again is not None:
-            lines += again.lines(step, run.steps[place:])
-        lines += step_lines(context, step, original)
+        if isinstance(run, Scan):
+            lines += _scan(context, run)
+            continue
+        for place, (step, original) in enumerate(zip(run.steps, run.originals, strict=True)):
+            if again is not None:
+                lines += again.lines(step, run.steps[place:])
+            lines += step_lines(context, step, original)
     return lines
 
 
 # --- Blocks
 
 
-def scanned(
-    function: str,
-    fixed: Sequence[Item],
-    handed: Sequence[Item],
-    stacked: Sequence[str],
-    *options: str,
-) -> Item:
-    """Write the call of a scan; the function of a layer takes `fixed`, what is handed on, and stacks."""
-    body = call("functools.partial", function, *fixed) if fixed else function
-    return call("lax.scan", body, parens(*handed), parens(*stacked), *options)
+def _layers(context: Context, runs: Sequence[Run]) -> list[str]:
+    """Write the functions of the layers of a pass."""
+    return [
+        layer(context, run, _body(context, run)).text() for run in runs if isinstance(run, Scan)
+    ]
+
+
+def layer(context: Context, scan: Scan, body: Sequence[str] = ()) -> Layer:
+    """Give the function of one layer; what calls it needs no body."""
+    names, casts = context.names, context.varying.cast(scan)
+    way = "Go back through" if scan.back else "Run"
+    return Layer(
+        scan.function,
+        f"{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks.",
+        [names[array] for array in scan.outside],
+        bool(context.sized),
+        [names[array] for array in (*scan.entries, *scan.sums)],
+        [names[value.array] for value in scan.stacked],
+        body,
+        [
+            *(_varies(names[array], casts.next[array]) for array in scan.exits),
+            *(names[array] for array in scan.sums),
+        ],
+        [
+            f"{names[value.array]}[None]" if value.array.layout.unreduced else names[value.array]
+            for value in scan.given
+        ],
+    )
+
+
+def _body(context: Context, scan: Scan) -> list[str]:
+    """Write the steps of a layer."""
+    lines: list[str] = []
+    for value in scan.stacked:
+        lines += own_part(context.names[value.array], value)
+    for step, original in zip(scan.steps, scan.originals, strict=True):
+        if step.accumulates:
+            lines += [*note(original), *_added(context, step)]
+        else:
+            lines += step_lines(context, step, original)
+    return lines
 
 
 def _scan(context: Context, scan: Scan) -> list[str]:
-    """Write the scan of a block: what it is given, the call, and what is there behind it."""
+    """Write the scan of a block under its head, after the zeros that its sums begin with."""
     names, casts = context.names, context.varying.cast(scan)
-    lines = comments(head(scan.originals[0].loop or scan.block), 1)
-    for array in scan.sums:
-        lines += _zeros(context, array, casts.sums[array])
-    first = (_varies(names[array], casts.first[array]) for array in scan.entries)
-    handed = (*first, *(names[array] for array in scan.sums))
-    outside = [names[array] for array in scan.outside]
-    fixed: list[Item] = [parens(*outside)] if outside else []
+    sums = [names[array] for array in scan.sums]
     # The length follows from the stacks, where there are any.
     options = [] if scan.stacked else [f"length={context.size(scan.block.dim)}"]
     options += ["reverse=True"] if scan.back else []
-    stacked = [names.whole(value) for value in scan.stacked]
-    fixed += ["sizes"] if context.sized else []
-    item = scanned(scan.function, fixed, handed, stacked, *options)
-    ends = [names[array] for array in (*scan.exits, *scan.sums)]
-    target = f"{'carry' if ends else '_'}, {'layers' if scan.given else '_'} = "
-    lines += layout(target, item, 1)
-    lines += unpack(ends, "carry", 1) if ends else []
-    given = [names.whole(value) for value in scan.given]
-    lines += unpack(given, "layers", 1) if given else []
-    for array in scan.sums:
-        name, dtype = names[array], jax_dtype(array.tensor.dtype)
-        narrow = cast(name, wide([dtype]), dtype)
-        lines += [] if narrow == name else [f"    {name} = {narrow}"]
-    return lines
+    return [
+        *comments(head(scan.originals[0].loop or scan.block), 1),
+        *(line for x in scan.sums for line in _zeros(context, x, casts.sums[x])),
+        *layer(context, scan).scan(
+            [*(_varies(names[array], casts.first[array]) for array in scan.entries), *sums],
+            [names.whole(value) for value in scan.stacked],
+            [*(names[array] for array in scan.exits), *sums],
+            [names.whole(value) for value in scan.given],
+            *options,
+        ),
+        *(line for array in scan.sums for line in _rounded(context, array)),
+    ]
+
+
+def _rounded(context: Context, array: Array) -> list[str]:
+    """Bring a sum over layers to its own dtype, where it was wider."""
+    name, dtype = context.names[array], jax_dtype(array.tensor.dtype)
+    if wide([dtype]) == dtype:
+        return []
+    return layout(f"{name} = ", call(f"{name}.astype", dtype_code(dtype)), 1)
 
 
 def _varies(name: str, axes: frozenset[Axis]) -> Item:
@@ -180,41 +201,11 @@ def _zeros(context: Context, array: Array, axes: frozenset[Axis]) -> list[str]:
     return lines + (layout(f"{name} = ", _varies(name, axes), 1) if axes else [])
 
 
-def layer(context: Context, scan: Scan) -> str:
-    """Write the function of one layer."""
-    names, casts = context.names, context.varying.cast(scan)
-    parameters = [*(["outside"] if scan.outside else []), *(["sizes"] if context.sized else [])]
-    way = "Go back through" if scan.back else "Run"
-    lines = [
-        f"def {scan.function}({', '.join((*parameters, 'carry', 'layer'))}):",
-        f'    """{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks."""',
-    ]
-    if scan.outside:
-        lines += unpack([names[array] for array in scan.outside], "outside", 1)
-    handed = [names[array] for array in (*scan.entries, *scan.sums)]
-    lines += unpack(handed, "carry", 1) if handed else []
-    if scan.stacked:
-        lines += unpack([names[value.array] for value in scan.stacked], "layer", 1)
-    for value in scan.stacked:
-        lines += own_part(names[value.array], value)
-    for step, original in zip(scan.steps, scan.originals, strict=True):
-        if step.accumulates:
-            lines += [*note(original), *_added(context, step)]
-        else:
-            lines += step_lines(context, step, original)
-    exits = [_varies(names[array], casts.next[array]) for array in scan.exits]
-    given = (
-        f"{names[value.array]}[None]" if value.array.layout.unreduced else names[value.array]
-        for value in scan.given
-    )
-    exits += [names[array] for array in scan.sums]
-    return "\n".join([*lines, *layout("return ", parens(parens(*exits), parens(*given)), 1)])
-
-
 def _added(context: Context, step: Step) -> list[str]:
     """Add a layer's part to the sum over layers."""
     total, part = context.names[step.output], context.names[step.inputs[0]]
     tensor = step.inputs[0].tensor
     part = aligned(part, tensor.dims, step.output.tensor.dims)
     wider = wide([jax_dtype(step.output.tensor.dtype)])
-    return layout(f"{total} = ", f"{total} + {cast(part, jax_dtype(tensor.dtype), wider)}", 1)
+    terms = [("", total), ("+", cast(part, jax_dtype(tensor.dtype), wider))]
+    return chain(f"{total} = ", terms, 1)

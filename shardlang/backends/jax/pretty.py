@@ -5,6 +5,7 @@ Decides only line breaks. A `Node` is a bracket with items or plain text that ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH = 100
@@ -82,7 +83,10 @@ def layout(
         return [line]
     match item:
         case str():
-            return [line]
+            inner = f"{margin}{INDENT}{item}"
+            if not (prefix.endswith(" = ") and item.isidentifier() and len(inner) <= WIDTH):
+                return [line]
+            return [f"{margin}{prefix}(", inner, f"{margin}){suffix}"]
         case Entry(key, value):
             return layout(f"{prefix}{key}", value, indent, suffix, force=force)
         case Node(head, items, close, literal, tail):
@@ -100,8 +104,10 @@ def layout(
             return [first, *body, last]
 
 
-def unpack(names: list[str], value: str, indent: int) -> list[str]:
-    """Lay out `a, b = value`."""
+def unpack(names: Sequence[str], value: str, indent: int) -> list[str]:
+    """Lay out `a, b = value`; with no names there is nothing to unpack."""
+    if not names:
+        return []
     if len(names) == 1:
         return [f"{INDENT * indent}({names[0]},) = {value}"]
     line = f"{INDENT * indent}{', '.join(names)} = {value}"

@@ -63,10 +63,7 @@ class Variables:
     def __init__(self, plan: Plan, flow: Flow) -> None:
         """Give out the names, those of usual layouts first."""
         self._names = Names()
-        self._stacked = {leaf.array for leaf in flow.leaves if leaf.loop is not None}
         self._table: dict[tuple[str, Layout], str] = {}
-        self._carried = {x.name for scan in flow.scans for x in (*scan.entries, *scan.exits)}
-        self._stacks: dict[tuple[str, Layout, int | None], str] = {}
         home: dict[str, Layout] = {}
         ends = (*(g.gradient for g in plan.gradients), *plan.outputs, *plan.cotangents)
         for array in (*(leaf.array for leaf in plan.program.leaves), *ends):
@@ -82,24 +79,27 @@ class Variables:
         for array, word in _others(flow, steps):
             if (array.name, array.layout) not in self._table:
                 self._table[array.name, array.layout] = self._names.fresh(f"{array.name}_{word}")
+        self._stacks = self._stacked(flow)
+
+    def _stacked(self, flow: Flow) -> dict[Value, str]:
+        """Name the stacks that blocks give: as a layer's value, but `x_layers` where x is one outside."""
+        carried = {x.name for scan in flow.scans for x in (*scan.entries, *scan.exits)}
+        found: dict[Value, str] = {}
+        for value in (*flow.cotangents, *(value for scan in flow.scans for value in scan.given)):
+            if value.loop is None or value in found:
+                continue
+            bare = self[value.array]
+            clash = value.array.name in carried or bare in found.values()
+            found[value] = self._names.fresh(f"{bare}_layers") if clash else bare
+        return found
 
     def __getitem__(self, array: Array) -> str:
         """Give the variable that holds an array: in the function of a layer, the layer's."""
         return self._table[array.name, array.layout]
 
     def whole(self, value: Value) -> str:
-        """Give the variable that holds a value outside of blocks: of all layers where each has one.
-
-        A stack has the name of a layer's value, but `x_layers` where x is also a value outside.
-        """
-        if value.loop is None or value.array in self._stacked:
-            return self[value.array]
-        key = (value.array.name, value.array.layout, value.block)
-        if key not in self._stacks:
-            bare = self[value.array]
-            clash = value.array.name in self._carried or bare in self._stacks.values()
-            self._stacks[key] = self._names.fresh(f"{bare}_layers") if clash else bare
-        return self._stacks[key]
+        """Give the variable that holds a value outside of blocks: of all layers where each has one."""
+        return self._stacks.get(value) or self[value.array]
 
 
 def _others(flow: Flow, steps: Iterable[Step]) -> Iterator[tuple[Array, str]]:

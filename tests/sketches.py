@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardlang.frontend.syntax import (
+    AccumulateDecl,
     AxisDecl,
     Binary,
     BlockDecl,
@@ -117,8 +118,11 @@ def item(node: Item) -> str:
             return f"dtype {name.text}"
         case LeafDecl(kind, tensors):
             return f"{kind} " + " ".join(tensor(t) for t in tensors)
-        case OptimizerDecl(name):
-            return f"optimizer {name.text}"
+        case OptimizerDecl(name, _, zero):
+            behind = "" if zero is None else f" zero {zero.level.text} {words(zero.axes)}"
+            return f"optimizer {name.text}{behind}"
+        case AccumulateDecl(dim, size):
+            return f"accumulate {dim.text} {'' if size is None else size.size}"
         case SaveDecl(names):
             return f"save {words(names)}"
         case Section(name):

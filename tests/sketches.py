@@ -121,8 +121,8 @@ def item(node: Item) -> str:
         case OptimizerDecl(name, _, zero):
             behind = "" if zero is None else f" zero {zero.level.text} {words(zero.axes)}"
             return f"optimizer {name.text}{behind}"
-        case AccumulateDecl(dim, size):
-            return f"accumulate {dim.text} {'' if size is None else size.size}"
+        case AccumulateDecl(dim, count):
+            return f"accumulate {dim.text} {'' if count is None else count.size}"
         case SaveDecl(names):
             return f"save {words(names)}"
         case Section(name):

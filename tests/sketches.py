@@ -119,8 +119,11 @@ def item(node: Item) -> str:
             return f"dtype {name.text}"
         case LeafDecl(kind, tensors):
             return f"{kind} " + " ".join(tensor(t) for t in tensors)
-        case OptimizerDecl(name):
-            return f"optimizer {name.text}"
+        case OptimizerDecl(name, _, zero):
+            behind = "" if zero is None else f" zero {zero.level.text} {words(zero.axes)}"
+            return f"optimizer {name.text}{behind}"
+        case AccumulateDecl(dim, count):
+            return f"accumulate {dim.text} {'' if count is None else count.size}"
         case SaveDecl(names):
             return f"save {words(names)}"
         case Section(name):

@@ -130,42 +130,42 @@ def test_pages_run(shardlang, tmp_path, family, split, mesh):
 
 
 WRONG: dict[str, tuple[Any, str, str, int]] = {
-    "no JSON": ('{"model_type": "llama",\n "hidden_size": 12,,}', "SH701", "not JSON", 2),
-    "cut off": ('{"model_type": "llama"', "SH701", "not JSON", 1),
-    "nested without end": ("[" * 100_000, "SH701", "no end", 1),
-    "digits without end": ('{"hidden_size": ' + "9" * 10_000 + "}", "SH701", "no end", 1),
-    "a list": ("[1, 2]", "SH702", "this is a list", 1),
-    "a word": ('"llama"', "SH702", "this is 'llama'", 1),
-    "no kind": ({"hidden_size": 1}, "SH703", "no model_type", 1),
-    "another kind": ({**LLAMA_3_8B, "model_type": "bert"}, "SH705", "of a bert, not of a llama", 2),
-    "a mixtral": ({**LLAMA_3_8B, "model_type": "mixtral"}, "SH705", "shardlang new mixtral", 2),
-    "a number for a kind": ({**LLAMA_3_8B, "model_type": 5}, "SH705", "of a 5", 2),
-    "a word for a size": ({**LLAMA_3_8B, "hidden_size": "large"}, "SH704", "is 'large'", 3),
-    "a size of 0": ({**LLAMA_3_8B, "vocab_size": 0}, "SH704", "above 0", 12),
-    "half a layer": ({**LLAMA_3_8B, "num_hidden_layers": 1.5}, "SH704", "is 1.5", 6),
-    "true layers": ({**LLAMA_3_8B, "num_hidden_layers": True}, "SH704", "is true", 6),
-    "no number": ({**LLAMA_3_8B, "rms_norm_eps": float("nan")}, "SH704", "is NaN", 8),
-    "a bias of words": ({**LLAMA_3_8B, "mlp_bias": "no"}, "SH704", "true or false", 13),
-    "an unknown dtype": ({**LLAMA_3_8B, "torch_dtype": "int8"}, "SH704", "bfloat16", 11),
-    "uneven groups": ({**LLAMA_3_8B, "num_key_value_heads": 5}, "SH707", "5 key heads", 7),
-    "uneven heads": ({**LLAMA_3_8B, "num_attention_heads": 24}, "SH707", "no head_dim", 5),
-    "odd heads": ({**LLAMA_3_8B, "head_dim": 63}, "SH707", "63 elements", 13),
-    "another activation": ({**LLAMA_3_8B, "hidden_act": "gelu"}, "SH706", "'gelu'", 13),
-    "a window": ({**LLAMA_3_8B, "sliding_window": 4096}, "SH706", "4096", 13),
-    "yarn": ({**LLAMA_3_8B, "rope_scaling": {"type": "yarn"}}, "SH706", "'yarn'", 13),
-    "a scaling that is none": ({**LLAMA_3_8B, "rope_scaling": 8}, "SH704", "object or null", 13),
+    "no JSON": ('{"model_type": "llama",\n "hidden_size": 12,,}', "SH721", "not JSON", 2),
+    "cut off": ('{"model_type": "llama"', "SH721", "not JSON", 1),
+    "nested without end": ("[" * 100_000, "SH721", "no end", 1),
+    "digits without end": ('{"hidden_size": ' + "9" * 10_000 + "}", "SH721", "no end", 1),
+    "a list": ("[1, 2]", "SH722", "this is a list", 1),
+    "a word": ('"llama"', "SH722", "this is 'llama'", 1),
+    "no kind": ({"hidden_size": 1}, "SH723", "no model_type", 1),
+    "another kind": ({**LLAMA_3_8B, "model_type": "bert"}, "SH725", "of a bert, not of a llama", 2),
+    "a mixtral": ({**LLAMA_3_8B, "model_type": "mixtral"}, "SH725", "shardlang new mixtral", 2),
+    "a number for a kind": ({**LLAMA_3_8B, "model_type": 5}, "SH725", "of a 5", 2),
+    "a word for a size": ({**LLAMA_3_8B, "hidden_size": "large"}, "SH724", "is 'large'", 3),
+    "a size of 0": ({**LLAMA_3_8B, "vocab_size": 0}, "SH724", "above 0", 12),
+    "half a layer": ({**LLAMA_3_8B, "num_hidden_layers": 1.5}, "SH724", "is 1.5", 6),
+    "true layers": ({**LLAMA_3_8B, "num_hidden_layers": True}, "SH724", "is true", 6),
+    "no number": ({**LLAMA_3_8B, "rms_norm_eps": float("nan")}, "SH724", "is NaN", 8),
+    "a bias of words": ({**LLAMA_3_8B, "mlp_bias": "no"}, "SH724", "true or false", 13),
+    "an unknown dtype": ({**LLAMA_3_8B, "torch_dtype": "int8"}, "SH724", "bfloat16", 11),
+    "uneven groups": ({**LLAMA_3_8B, "num_key_value_heads": 5}, "SH727", "5 key heads", 7),
+    "uneven heads": ({**LLAMA_3_8B, "num_attention_heads": 24}, "SH727", "no head_dim", 5),
+    "odd heads": ({**LLAMA_3_8B, "head_dim": 63}, "SH727", "63 elements", 13),
+    "another activation": ({**LLAMA_3_8B, "hidden_act": "gelu"}, "SH726", "'gelu'", 13),
+    "a window": ({**LLAMA_3_8B, "sliding_window": 4096}, "SH726", "4096", 13),
+    "yarn": ({**LLAMA_3_8B, "rope_scaling": {"type": "yarn"}}, "SH726", "'yarn'", 13),
+    "a scaling that is none": ({**LLAMA_3_8B, "rope_scaling": 8}, "SH724", "object or null", 13),
     "a scaling without factor": (
-        {**LLAMA_3_8B, "rope_scaling": {"type": "linear"}}, "SH703", "no factor", 1,
+        {**LLAMA_3_8B, "rope_scaling": {"type": "linear"}}, "SH723", "no factor", 1,
     ),
     "waves the wrong way": (
         {**LLAMA_3_8B, "rope_scaling": {
             **LLAMA_32_1B["rope_scaling"], "low_freq_factor": 4, "high_freq_factor": 1}},
-        "SH707", "above low_freq_factor 4", 15,
+        "SH727", "above low_freq_factor 4", 15,
     ),
-    "8 key heads over 16": (LLAMA_3_8B, "SH708", "into 16 over Y", 7),
+    "8 key heads over 16": (LLAMA_3_8B, "SH728", "into 16 over Y", 7),
     **{
         f"no {field}": (
-            {key: value for key, value in LLAMA_3_8B.items() if key != field}, "SH703", field, 1,
+            {key: value for key, value in LLAMA_3_8B.items() if key != field}, "SH723", field, 1,
         )
         for field in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
     },
@@ -227,4 +227,4 @@ def test_a_reader_error_is_shardlangs():
     with pytest.raises(ShardlangError) as error:
         read_config(Source("c", "{}"), "llama")
 
-    assert [d.code for d in error.value.diagnostics] == ["SH703"]
+    assert [d.code for d in error.value.diagnostics] == ["SH723"]

@@ -265,7 +265,7 @@ ERRORS = {
     "saved input": ("save Tmp, A\nA[I,J]·W[J,K]·B[K,L] -> D[I,L]", [("SH244", 1, 11)]),
     "saved twice": ("save all, W, Tmp\nA[I,J]·W[J,K]·B[K,L] -> D[I,L]", [("SH244", 1, 14)]),
     "unknown beside all": ("save all, V\nA[I,J]·W[J,K] -> D[I,K]", [("SH228", 1, 11)]),
-    "one microbatch": ("A[L_Z, B][3] -> C[B]", [("SH291", 1, 11)]),
+    "one microbatch": ("A[L_Z, B][3] -> C[B]", [("SH331", 1, 11)]),
     "optimizer": ("optimizer admm\nexp(A[I]) -> B[I]", [("SH230", 1, 11)]),
     "joined axes": ("mesh X, Y, XY\nexp(A[I]) -> B[I]", [("SH232", 1, 12)]),
     "number alone": ("x[I] = 2", [("SH234", 1, 8)]),

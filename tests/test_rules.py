@@ -26,6 +26,7 @@ from shardlang.ir.ops import (
     Op,
     Reduce,
     ReduceScatter,
+    Ring,
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
@@ -239,7 +240,7 @@ def test_the_bytes_that_rules_compare_are_those_of_reports_and_planner() -> None
 
         assert ruled == rows, text
         assert ruled == planned, text
-    assert seen == set(Collective.__args__)
+    assert seen == set(Collective.__args__) - {Ring}  # two steps in one, each compared alone
 
 
 def test_a_contracted_dim_is_not_sliced_into_more_parts_than_it_has():

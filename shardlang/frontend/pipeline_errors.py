@@ -13,7 +13,7 @@ from shardlang.diagnostics import Mistake
 class NoMicrobatch(Mistake):
     """`In[B, D][3]`."""
 
-    code: ClassVar[str] = "SH291"
+    code: ClassVar[str] = "SH331"
     title: ClassVar[str] = "a single microbatch"
     text: str
 
@@ -30,7 +30,7 @@ class NoMicrobatch(Mistake):
 class OtherMicrobatch(Mistake):
     """`In[B, D][i]` and `Out[B, D][j]`."""
 
-    code: ClassVar[str] = "SH292"
+    code: ClassVar[str] = "SH332"
     title: ClassVar[str] = "another microbatch"
     text: str
     known: str
@@ -48,7 +48,7 @@ class OtherMicrobatch(Mistake):
 class NoStages(Mistake):
     """`schedule 1f1b` in a program with no `layers L_Z:`."""
 
-    code: ClassVar[str] = "SH293"
+    code: ClassVar[str] = "SH333"
     title: ClassVar[str] = "a schedule of no pipeline"
     name: str
 
@@ -65,7 +65,7 @@ class NoStages(Mistake):
 class TwoPipelines(Mistake):
     """Two blocks `layers L_Z:`."""
 
-    code: ClassVar[str] = "SH294"
+    code: ClassVar[str] = "SH334"
     title: ClassVar[str] = "two pipelines"
 
     def message(self) -> str:
@@ -83,7 +83,7 @@ class TwoPipelines(Mistake):
 class StageAxis(Mistake):
     """`x[B_Z, D]` with `layers L_Z:`."""
 
-    code: ClassVar[str] = "SH295"
+    code: ClassVar[str] = "SH335"
     title: ClassVar[str] = "an axis of stages"
     axis: str
     block: str
@@ -124,7 +124,7 @@ class OtherStages(Mistake):
 class BadChunks(Mistake):
     """`schedule interleaved, parts 2`."""
 
-    code: ClassVar[str] = "SH296"
+    code: ClassVar[str] = "SH336"
     title: ClassVar[str] = "chunks of a stage"
     text: str
 
@@ -141,7 +141,7 @@ class BadChunks(Mistake):
 class UnevenStages(Mistake):
     """`dims L=12`, Z=4 and 2 chunks."""
 
-    code: ClassVar[str] = "SH297"
+    code: ClassVar[str] = "SH337"
     title: ClassVar[str] = "layers in equal chunks"
     block: str
     layers: int

@@ -7,7 +7,7 @@ then the lines are read one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Diagnostic, Label, Reporter, ShardlangError
@@ -61,7 +61,7 @@ from shardlang.frontend.walk import calls, references
 from shardlang.hardware.slices import read_shape, split_shape
 from shardlang.ir.ops import Coefficient, Einsum, Linear, Put, Reduce, Rename, Take
 from shardlang.ir.program import Program, Save, Statement, Use
-from shardlang.ir.types import Dim, DTYPES, Tensor
+from shardlang.ir.types import Dim, DType, DTYPES, Tensor
 from shardlang.source import Source, Span
 
 __all__ = ["Overrides", "load_text", "resolve"]
@@ -119,26 +119,18 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     axes = replace(axes, dims=axes.dims | declared)
     brackets = _read_brackets(items, axes, reporter)
     mentions = [found for found in brackets.values() if found is not None]
+    dims = (dim for found in mentions for dim in found.dims)
     sizes = SizeReader(
         items,
         () if line is None else line.axes,
         axis_names,
-        dict.fromkeys(
-            (
-                *(dim for found in mentions for dim in found.dims),
-                *_renamed_to(items),
-                *scopes.loop_dims(items),
-            )
-        ),
+        dict.fromkeys((*dims, *_renamed_to(items), *scopes.loop_dims(items))),
         overrides,
         (reporter, reporter if line is None else line.reporter),
     )
     mesh = sizes.mesh
-    for item in items:
-        if isinstance(item, Layers) and item.dim.text in axis_names:
-            reporter.report(item.dim.span, errors.DimIsAxis(item.dim.text))
-    dtype_line = declarations.only(items, DTypeDecl, "dtype", reporter)
-    dtype = None if dtype_line is None else declarations.dtype(dtype_line.name, reporter)
+    _name_layers(items, axis_names, reporter)
+    dtype = _default(items, reporter)
     hardware = declarations.only(items, HardwareDecl, "hardware", reporter)
     chip, shape = _chip(hardware, overrides, reporter)
     optimizer, zero = declarations.optimizer(items, axes, reporter)
@@ -146,7 +138,7 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
     microbatches = declarations.microbatches(items, axis_names, in_tensors, reporter)
     explicit = any(isinstance(item, Section) for item in items)
     dims = frozenset(info.dim for info in sizes.infos())
-    values = Values(items, reporter, brackets, dtype or DTYPES["bf16"], explicit, dims)
+    values = Values(items, reporter, brackets, dtype, explicit, dims)
     values.microbatches, values.optimizer = microbatches, optimizer
     values.pipeline = pipelines.pipeline(items, reporter)
     values.poisoned.update(gaps.names, written.lost)
@@ -185,6 +177,20 @@ def _resolve(file: File, source: Source, overrides: Overrides, gaps: Gaps) -> Pr
         save=save,
         prefetch=ahead,
     )
+
+
+def _name_layers(items: Sequence[Item], axis_names: Collection[str], reporter: Reporter) -> None:
+    """Report layers whose dim has the name of an axis."""
+    for item in items:
+        if isinstance(item, Layers) and item.dim.text in axis_names:
+            reporter.report(item.dim.span, errors.DimIsAxis(item.dim.text))
+
+
+def _default(items: Sequence[Item], reporter: Reporter) -> DType:
+    """Give the dtype of tensors that name none."""
+    line = declarations.only(items, DTypeDecl, "dtype", reporter)
+    named = None if line is None else declarations.dtype(line.name, reporter)
+    return named or DTYPES["bf16"]
 
 
 def _axes(items: Sequence[Item], overrides: Overrides, reporter: Reporter) -> AxisNames:

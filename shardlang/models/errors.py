@@ -12,7 +12,7 @@ from shardlang.diagnostics import Mistake
 class NotJson(Mistake):
     """A file that breaks the rules of JSON."""
 
-    code: ClassVar[str] = "SH701"
+    code: ClassVar[str] = "SH721"
     title: ClassVar[str] = "not JSON"
     why: str
 
@@ -25,7 +25,7 @@ class NotJson(Mistake):
 class NoConfiguration(Mistake):
     """JSON that is a list, a number or a word."""
 
-    code: ClassVar[str] = "SH702"
+    code: ClassVar[str] = "SH722"
     title: ClassVar[str] = "no configuration"
     found: str
 
@@ -38,7 +38,7 @@ class NoConfiguration(Mistake):
 class MissingField(Mistake):
     """A configuration without `hidden_size`."""
 
-    code: ClassVar[str] = "SH703"
+    code: ClassVar[str] = "SH723"
     title: ClassVar[str] = "missing field"
     field: str
     nearest: str | None
@@ -56,7 +56,7 @@ class MissingField(Mistake):
 class BadField(Mistake):
     """`"hidden_size": "large"`."""
 
-    code: ClassVar[str] = "SH704"
+    code: ClassVar[str] = "SH724"
     title: ClassVar[str] = "bad field"
     field: str
     wanted: str
@@ -71,7 +71,7 @@ class BadField(Mistake):
 class OtherModel(Mistake):
     """`shardlang new llama` with the configuration of a BERT."""
 
-    code: ClassVar[str] = "SH705"
+    code: ClassVar[str] = "SH725"
     title: ClassVar[str] = "another model"
     family: str
     found: str
@@ -93,7 +93,7 @@ class OtherModel(Mistake):
 class Unsupported(Mistake):
     """A kind of scaling, a window, an activation that no page is written for."""
 
-    code: ClassVar[str] = "SH706"
+    code: ClassVar[str] = "SH726"
     title: ClassVar[str] = "not supported"
     what: str
     supported: str
@@ -111,7 +111,7 @@ class Unsupported(Mistake):
 class Inconsistent(Mistake):
     """32 heads over 5 key heads."""
 
-    code: ClassVar[str] = "SH707"
+    code: ClassVar[str] = "SH727"
     title: ClassVar[str] = "inconsistent sizes"
     why: str
 
@@ -124,7 +124,7 @@ class Inconsistent(Mistake):
 class DoesNotDivide(Mistake):
     """8 key heads over 16 devices."""
 
-    code: ClassVar[str] = "SH708"
+    code: ClassVar[str] = "SH728"
     title: ClassVar[str] = "does not divide"
     field: str
     size: int

@@ -34,6 +34,7 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Rename,
     Reshape,
+    Ring,
     Rotary,
     Select,
     Slice,
@@ -184,6 +185,11 @@ def _reshape(op: Reshape, site: Site) -> Contribution:
     return Term(Reshape(op.into, op.source), (site.cotangent,), site.operand.dims)
 
 
+def _ring(op: Ring, site: Site) -> Contribution:
+    """Give what the product gives: how its operands travel changes no value."""
+    return transpose(op.product, site)
+
+
 def _nothing(_: Op, __: Site) -> Contribution:
     return None
 
@@ -200,6 +206,7 @@ TRANSPOSE: Mapping[type[Op], Callable[[Any, Site], Contribution]] = {
     Reduce: _reduce,
     Compare: _nothing,
     Update: _nothing,
+    Ring: _ring,
     Select: _select,
     Take: _take,
     Put: _put,

@@ -105,7 +105,9 @@ def _term(coefficient: Coefficient, text: str) -> tuple[str, str]:
     """Give a term of a sum as sign and magnitude."""
     sign = "-" if coefficient.value < 0 else "+"
     size = abs(coefficient.value)
-    if size.denominator != 1 and "/" in number(size):
+    if "/" in number(size) and "/" not in number(1 / size):
+        body = f"{text} / {number(1 / size)}"
+    elif "/" in number(size):
         body = text if size.numerator == 1 else f"{size.numerator} * {text}"
         body += f" / {size.denominator}"
     else:

@@ -171,7 +171,7 @@ class _Writer:
         total = count(config, self._page.scheme)
         kind = "A mixture of experts" if config.experts else "A Llama"
         lines = [
-            f"# {kind} of {config.layers} layers, {_large(total)} parameters ({total:,}).",
+            f"# {kind} of {config.layers} layers, {_large(total)}.",
             f"# Written by `{self._page.command}`.",
             "#",
         ]
@@ -389,8 +389,8 @@ def _stretched(stretch: Stretch | None) -> tuple[str, list[str]]:
 
 
 def _large(total: int) -> str:
-    """Write a count in millions or billions."""
+    """Write a count of parameters: in millions or billions, and in full."""
     for unit, word in ((10**9, "billion"), (10**6, "million")):
         if total >= unit:
-            return f"{total / unit:.2f} {word}"
-    return f"{total:,}"
+            return f"{total / unit:.2f} {word} parameters ({total:,})"
+    return f"{total:,} parameters"

@@ -131,12 +131,16 @@ def on_one_stage(plan: Plan) -> Plan:
     pipeline = plan.program.pipeline
     if pipeline is None:
         return plan
-    kept = replace(
+    return without_axes(within_stages(plan), frozenset(pipeline.axes))
+
+
+def within_stages(plan: Plan) -> Plan:
+    """Give a plan without what is sent between stages."""
+    return replace(
         plan,
         forward=tuple(step for step in plan.forward if not step.sends),
         backward=tuple(step for step in plan.backward if not step.sends),
     )
-    return without_axes(kept, frozenset(pipeline.axes))
 
 
 def with_layouts(program: Program, layout: Callable[[Layout], Layout]) -> Program:

@@ -211,8 +211,9 @@ def alone(plan: Plan) -> Plan:
         leaf if leaf.kind != "input" or leaf.array in have else replace(leaf, kind="cache")
         for leaf in plan.program.leaves
     )
+    many = plan.program.microbatches if plan.program.pipeline is not None else None
     program = replace(
-        plan.program, leaves=leaves, zero=None, microbatches=None, statements=statements
+        plan.program, leaves=leaves, zero=None, microbatches=many, statements=statements
     )
     return replace(
         plan, program=program, backward=tuple(steps), gradients=tuple(gradients), update=()

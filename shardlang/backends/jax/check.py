@@ -13,9 +13,19 @@ from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
 from shardlang.backends.jax.functions import jumps
 from shardlang.backends.jax.names import comment, Names, quoted
-from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens, unpack
+from shardlang.backends.jax.pretty import (
+    call,
+    dictionary,
+    Entry,
+    flat,
+    Item,
+    layout,
+    parens,
+    unpack,
+)
 from shardlang.backends.jax.scans import Layer
 from shardlang.backends.jax.sizes import arrays, DEEP, fitted, layers_of, Numbers, shrunk
+from shardlang.backends.jax.stages import count
 from shardlang.backends.jax.template import (
     CHECK,
     fill,
@@ -72,7 +82,10 @@ def check(context: Context) -> str:
             "    shapes = {name: shape for name, (shape, _, _) in INPUTS.items()}",
         ]
     scaled = _scales(context, (small or context.numbers).dims)
-    combined = [_combined(f"outputs[{i}]", value) for i, value in enumerate(flow.outputs)]
+    combined = [
+        _combined(f"outputs[{i}]", value, len(context.front(value)))
+        for i, value in enumerate(flow.outputs)
+    ]
     stacked = any(value.array.layout.unreduced for value in flow.outputs)
     marks: dict[str, Item] = {
         "wide": "float64" if context.x64 else "float32",
@@ -85,10 +98,12 @@ def check(context: Context) -> str:
         "tolerance": _tolerance(plan),
     }
     seeds = [
-        f"cotangents[{i}][:, None]" if x.array.layout.unreduced and x.loop else f"cotangents[{i}]"
+        f"cotangents[{i}][{':, ' * len(context.front(x))}None]"
+        if x.array.layout.unreduced and context.front(x)
+        else f"cotangents[{i}]"
         for i, x in enumerate(flow.outputs)
     ]
-    behind = any(x.array.layout.unreduced and x.loop is not None for x in flow.outputs)
+    behind = any(x.array.layout.unreduced and context.front(x) for x in flow.outputs)
     marks["seeds"] = parens(*seeds) if behind else "cotangents"
     marks["gradients"] = ""
     shared = fill(CHECK, marks).strip("\n")
@@ -109,16 +124,16 @@ def _fixed(context: Context) -> frozenset[Dim]:
     leaves = context.flow.leaves
     dims = [dim for leaf in leaves for dim in leaf.array.tensor.dims]
     dims += [leaf.loop for leaf in leaves if leaf.loop is not None]
+    dims += [dim for dim in map(context.microbatches, leaves) if dim is not None]
     read = {context.roots[dim] for dim in dims}
     return frozenset(dim for dim, root in context.roots.items() if root not in read)
 
 
-def _combined(code: str, value: Value) -> Item:
-    """Combine stacked partial results, which lie behind the layers."""
+def _combined(code: str, value: Value, front: int) -> Item:
+    """Combine stacked partial results, which lie behind microbatches and layers: the dims in front."""
     if not value.array.layout.unreduced:
         return code
-    axis = "axis=0" if value.loop is None else "axis=1"
-    return call(f"{code}.{_COMBINE[value.array.layout.reduction]}", axis)
+    return call(f"{code}.{_COMBINE[value.array.layout.reduction]}", f"axis={front}")
 
 
 def _too_large(context: Context) -> bool:
@@ -219,7 +234,7 @@ class _Reference:
         caches = {leaf.array for leaf in context.plan.program.leaves if leaf.kind == "cache"}
         for name, leaf in zip(leaves, context.flow.leaves, strict=True):
             if leaf.array.layout.unreduced:
-                lines += layout(f"{name} = ", _combined(name, leaf), 1)
+                lines += layout(f"{name} = ", _combined(name, leaf, int(leaf.loop is not None)), 1)
             if leaf.array in caches:
                 lines.append(f"    {name} = jax.lax.stop_gradient({name})  # a cache")
         for array in context.flow.indices:
@@ -234,14 +249,28 @@ class _Reference:
                 raise context.defect(text)
         outputs = [self.table[array.name] for array in context.plan.outputs]
         sizes = ["    sizes = _sizes(inputs)"] if "sizes" in "\n".join(lines) else []
+        says = '    """Compute the outputs with no sharding at all, as the program means them."""'
+        body = [*lines, *layout("return ", parens(*outputs), 1)]
+        if self.context.stages is None:
+            function = ["def reference(*inputs):", says, *sizes, *body]
+            return [*self.layers, "\n".join(function)]
+        sized = ", sizes" if sizes else ""
+        one = [
+            f"def _reference_of_one(inputs{sized}):",
+            '    """Compute the outputs of a microbatch."""',
+            *body,
+        ]
         function = [
             "def reference(*inputs):",
-            '    """Compute the outputs with no sharding at all, as the program means them."""',
+            says,
             *sizes,
-            *lines,
-            *layout("return ", parens(*outputs), 1),
+            "",
+            "    def one(i):",
+            f"        return _reference_of_one(_microbatch(inputs, BATCHED, i){sized})",
+            "",
+            f"    return lax.map(one, jnp.arange({flat(count(self.context))}))",
         ]
-        return [*self.layers, "\n".join(function)]
+        return [*self.layers, "\n".join(one), "\n".join(function)]
 
     def run(self, statements: Iterable[Statement]) -> list[str]:
         """Write statements outside of blocks, or those of a layer."""

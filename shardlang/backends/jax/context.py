@@ -14,8 +14,10 @@ from shardlang.backends.jax.sizes import arrays, Numbers, roots
 from shardlang.backends.jax.variables import Letters, Variables
 from shardlang.backends.jax.varying import Varying
 from shardlang.diagnostics import ShardlangError
-from shardlang.ir.plan import Plan
-from shardlang.ir.types import Dim
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Pipeline
+from shardlang.ir.types import Axis, Dim
+from shardlang.passes.normal import within_stages
 
 
 class Context:
@@ -31,7 +33,7 @@ class Context:
         self.original = original
         self.numbers = numbers
         self.given = given
-        self.flow = trace(plan, original)
+        self.flow = trace(within_stages(plan), within_stages(original))
         self.names = Variables(plan, self.flow)
         self.roots = roots(plan)
         self.sized: dict[Dim, None] = {}
@@ -41,6 +43,37 @@ class Context:
         self.varying = Varying.of(self.flow)
         ends = (*self.flow.outputs, *self.flow.saved, *self.flow.gradients.values())
         self.unproven = self.varying.unproven(ends)
+
+    @property
+    def stages(self) -> Pipeline | None:
+        """How layers lie on stages, where they do: then all microbatches go through the module at once."""
+        return self.plan.program.pipeline
+
+    @property
+    def stage_axes(self) -> Item:
+        """Write the axes of the stages."""
+        return names_of_axes(() if self.stages is None else self.stages.axes)
+
+    def sent(self, *, back: bool) -> tuple[Step, ...]:
+        """Give the steps that send what a stage hands on, as they are printed."""
+        steps = self.original.backward if back else self.original.forward
+        return tuple(step for step in steps if step.sends)
+
+    def microbatches(self, value: Value) -> Dim | None:
+        """Give the dim of all microbatches, which in a pipeline all have in front but the parameters."""
+        shared = value.array.tensor in self.plan.parameters
+        return None if self.stages is None or shared else self.plan.program.microbatches
+
+    def staged(self, value: Value) -> tuple[Axis, ...]:
+        """Give the axes of the stages that hold parts of a stack."""
+        mine = (x.pipeline for x in self.plan.program.blocks if x.dim == value.loop)
+        return next((pipeline.axes for pipeline in mine if pipeline is not None), ())
+
+    def front(self, value: Value) -> list[Item]:
+        """Write how a value's dims before its own are split: microbatches, then layers."""
+        staged = self.staged(value)
+        layers = [names_of_axes(staged) if staged else "None"] if value.loop is not None else []
+        return [*(["None"] if self.microbatches(value) else []), *layers]
 
     def size(self, dim: Dim) -> str:
         """Write the global size of a dim, and remember that it is needed."""
@@ -56,12 +89,13 @@ class Context:
         return failure(self.plan, PlanDefect(text))
 
     def shape(self, value: Value, numbers: Numbers) -> tuple[int, ...]:
-        """Give the global shape: in front all layers, and then stacked partial results."""
+        """Give the global shape: in front microbatches and layers, and then stacked partial results."""
         shape = tuple(numbers.dims[dim] for dim in value.array.tensor.dims)
         partial = stacked_axes(value.array.layout)
         if partial:
             shape = (numbers.parts(partial), *shape)
-        return shape if value.loop is None else (numbers.dims[value.loop], *shape)
+        front = [dim for dim in (self.microbatches(value), value.loop) if dim is not None]
+        return (*(numbers.dims[dim] for dim in front), *shape)
 
     @property
     def without_gradient(self) -> frozenset[str]:

@@ -13,19 +13,17 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
-from shardlang.backends.jax import rings
+from shardlang.backends.jax import passes, rings, stages
 from shardlang.backends.jax.check import check
 from shardlang.backends.jax.context import Context
-from shardlang.backends.jax.errors import AxisNotAscii, failure, StagesNotEmitted
+from shardlang.backends.jax.errors import AxisNotAscii, failure, ScheduleNotEmitted
 from shardlang.backends.jax.functions import HELPERS
 from shardlang.backends.jax.names import docstring_text
-from shardlang.backends.jax.passes import functions
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
 from shardlang.backends.jax.train import training
 from shardlang.ir.plan import Plan
-from shardlang.ir.printer import head
 from shardlang.passes.normal import without_axes
 
 
@@ -35,9 +33,6 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     `sizes` are global sizes of dims and axes by name; they win over the program's. Those that
     nobody gives are chosen. Raises ShardlangError with an SH6xx code.
     """
-    staged = next((s for s in plan.forward if s.loop is not None and s.loop.pipeline), None)
-    if staged is not None and staged.loop is not None:
-        raise failure(plan, StagesNotEmitted(head(staged.loop)), staged.span)
     numbers = choose(plan, sizes)
     for axis in numbers.axes:
         if not axis.name.isascii():
@@ -48,12 +43,25 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
         for axis, size in numbers.axes.items()
         if size == 1 and (axis.name in declared or axis.name in (sizes or {}))
     )
-    return _text(Context(plan, without_axes(plan, ones), numbers, frozenset(sizes or {})))
+    kept = without_axes(plan, ones)
+    _can_schedule(kept)
+    return _text(Context(plan, kept, numbers, frozenset(sizes or {})))
+
+
+def _can_schedule(plan: Plan) -> None:
+    """Raise where the order of a pipeline's work is none that is emitted."""
+    staged = next((s for s in plan.forward if s.loop is not None and s.loop.pipeline), None)
+    if staged is None or plan.program.pipeline is None:
+        return
+    schedule = plan.program.pipeline.schedule
+    if schedule not in stages.ORDERS:
+        raise failure(plan, ScheduleNotEmitted(schedule, tuple(stages.ORDERS)), staged.span)
 
 
 def _text(context: Context) -> str:
     """Write the whole module."""
     own = check(context)
+    functions = passes.functions if context.stages is None else stages.functions
     functions(context)
     steps = "\n\n\n".join(functions(context))
     step = training(context)
@@ -118,6 +126,15 @@ def _notes(context: Context) -> list[str]:
     if stacked:
         start = "Partial results, one a device group, are stacked along a leading dim of: "
         notes += ["", *_filled(start, stacked)]
+    if context.stages is not None:
+        many = docstring_text(str(context.plan.program.microbatches))
+        notes += [
+            "",
+            *_filled(
+                f"All microbatches are given at once: a first dim {many} of all but: ",
+                [x.array.name for x in flow.leaves if not context.microbatches(x)] or ["nothing"],
+            ),
+        ]
     for loop in dict.fromkeys(x.loop for x in (*flow.leaves, *flow.outputs) if x.loop is not None):
         names = [x.array.name for x in (*flow.leaves, *flow.outputs) if x.loop == loop]
         start = f"Of these there is one a layer, stacked along a first dim {docstring_text(loop.name)}: "

@@ -162,20 +162,24 @@ class PlanDefect(Mistake):
 
 
 @dataclass(frozen=True)
-class StagesNotEmitted(Mistake):
-    """A plan with `layers L_Z:`."""
+class ScheduleNotEmitted(Mistake):
+    """A pipeline whose schedule has dX apart from dW, or several chunks a stage."""
 
     code: ClassVar[str] = "SH612"
-    title: ClassVar[str] = "a pipeline"
-    block: str
+    title: ClassVar[str] = "schedule not emitted"
+    schedule: str
+    emitted: tuple[str, ...]
 
     def message(self) -> str:
         """Say what can't be emitted."""
-        return f"`{self.block}` can't be emitted yet: its stages would need a schedule in the code"
+        return (
+            f"the schedule {self.schedule} can't be emitted: code is written for pipelines with one "
+            "chunk a stage whose dX and dW are one piece of work"
+        )
 
     def hint(self) -> str | None:
-        """Say what can be run."""
-        return "without stages the layers are emitted as a scan; `shardlang verify` runs them so"
+        """Say what can be emitted."""
+        return f"these can: {', '.join(self.emitted)}"
 
 
 @dataclass(frozen=True)

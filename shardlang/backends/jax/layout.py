@@ -20,12 +20,12 @@ def stacked_axes(layout: Layout) -> tuple[Axis, ...]:
     return tuple(sorted(layout.unreduced))
 
 
-def partition_spec(layout: Layout, *, layers: bool = False) -> Item:
+def partition_spec(layout: Layout, front: Iterable[Item] = ()) -> Item:
     """Write a layout as a PartitionSpec; partial results get a leading dim over their axes.
 
-    With `layers` it is that of a stack of all layers, whose first dim no axis splits.
+    `front` are the entries of dims before that, such as a stack's of all layers, whose first dim no axis splits.
     """
     entries: list[Item] = [names_of_axes(a) if a else "None" for a in layout.sharding]
     if layout.unreduced:
         entries.insert(0, names_of_axes(stacked_axes(layout)))
-    return call("P", *(["None"] if layers else []), *entries)
+    return call("P", *front, *entries)

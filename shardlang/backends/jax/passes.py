@@ -10,7 +10,7 @@ layers there are, as those within a step are. What a layer gathers for the next 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.compute import aligned, cast, dtype_code, jax_dtype, wide
@@ -33,9 +33,9 @@ def functions(context: Context) -> list[str]:
     knows it when all have been written once.
     """
     flow = context.flow
-    found = [*_layers(context, flow.forward), _forward(context)]
+    found = [*layers(context, flow.forward), _forward(context)]
     if context.has_backward:
-        found += [*_layers(context, flow.backward), _backward(context)]
+        found += [*layers(context, flow.backward), _backward(context)]
     return found
 
 
@@ -47,7 +47,7 @@ def _forward(context: Context) -> str:
             f"def _forward_steps({context.parameters('inputs')}):",
             '    """Run the forward pass on one device: its outputs, and what backward reads."""',
             *context.unpack(flow.leaves, "inputs"),
-            *_runs(context, flow.forward),
+            *runs(context, flow.forward),
             *layout("return ", parens(parens(*outputs), parens(*saved)), 1),
         ]
     )
@@ -62,13 +62,13 @@ def _backward(context: Context) -> str:
             *context.unpack(context.again, "leaves"),
             *context.unpack(flow.saved, "saved"),
             *context.unpack(flow.cotangents, "cotangents"),
-            *_runs(context, flow.backward, Again(context)),
-            *layout("return ", parens(*(_gradient(context, leaf) for leaf in flow.leaves)), 1),
+            *runs(context, flow.backward, Again(context)),
+            *layout("return ", parens(*(gradient_of(context, leaf) for leaf in flow.leaves)), 1),
         ]
     )
 
 
-def _gradient(context: Context, leaf: Value) -> str:
+def gradient_of(context: Context, leaf: Value) -> str:
     """Write a leaf's gradient as it leaves the devices: zeros where none flows to it."""
     own, gradient = leaf.array.layout, context.flow.gradients.get(leaf.array.name)
     if gradient is None:
@@ -84,21 +84,32 @@ def _gradient(context: Context, leaf: Value) -> str:
     return f"{context.names.whole(gradient)}{partial if own.unreduced else ''}"
 
 
-def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> list[str]:
+def runs(context: Context, passed: Sequence[Run], again: Again | None = None) -> list[str]:
     """Write a pass: the indices that it reads, its steps outside of blocks, and the scans of blocks.
 
     `again` writes the barriers of a backward pass.
     """
+    return [*indices(context, passed), *run_lines(context, passed, again)]
+
+
+def indices(context: Context, passed: Iterable[Run]) -> list[str]:
+    """Write the indices that a pass reads."""
     lines: list[str] = []
-    read = frozenset[Array]().union(*(run.reads for run in runs))
+    read = frozenset[Array]().union(*(run.reads for run in passed))
     for index in context.flow.indices:
         if index in read:
             (dim,) = index.tensor.dims
             lines += comments(f"{index}: the places along {dim}", 1)
             lines += layout(f"{context.names[index]} = ", context.places(dim), 1)
-    for run in runs:
+    return lines
+
+
+def run_lines(context: Context, passed: Iterable[Run], again: Again | None = None) -> list[str]:
+    """Write the steps of a pass outside of blocks, and the scans of blocks."""
+    lines: list[str] = []
+    for run in passed:
         if isinstance(run, Scan):
-            lines += _scan(context, run)
+            lines += scan_lines(context, run)
             continue
         for place, (step, original) in enumerate(zip(run.steps, run.originals, strict=True)):
             if again is not None:
@@ -110,10 +121,10 @@ def _runs(context: Context, runs: Sequence[Run], again: Again | None = None) -> 
 # --- Blocks
 
 
-def _layers(context: Context, runs: Sequence[Run]) -> list[str]:
+def layers(context: Context, passed: Iterable[Run]) -> list[str]:
     """Write the functions of the layers of a pass."""
     found: list[str] = []
-    for run in runs:
+    for run in passed:
         if isinstance(run, Scan):
             found += [_gathering(context, run)] if run.ahead else []
             found.append(layer(context, run, _body(context, run)).text())
@@ -183,22 +194,32 @@ def _gathering(context: Context, scan: Scan) -> str:
     return "\n".join([*lines, *layout("return ", parens(*(names[x] for x in scan.ready)), 1)])
 
 
-def _scan(context: Context, scan: Scan) -> list[str]:
-    """Write the scan of a block under its head, after the zeros that its sums begin with."""
+def scan_lines(context: Context, scan: Scan, own: str = "") -> list[str]:
+    """Write the scan of a block under its head, after the zeros that its sums begin with.
+
+    On stages it begins with what is made here where `own` holds, and else with what was sent.
+    """
     names, casts = context.names, context.varying.cast(scan)
     sums = [names[array] for array in scan.sums]
     # The length follows from the stacks, where there are any.
     counted = scan.stacked or scan.ahead
-    options = [] if counted else [f"length={context.size(scan.block.dim)}"]
+    parts = f" // {flat(call('lax.axis_size', context.stage_axes))}" if own else ""
+    options = [] if counted else [f"length={context.size(scan.block.dim)}{parts}"]
     options += ["reverse=True"] if scan.back else []
     sources = [names.whole(value) for value in scan.sources]
     before = flat(_next(scan, parens(*sources), "0" if scan.back else "-1")) if scan.ahead else ""
+    first: list[Item] = [_varies(names[array], casts.first[array]) for array in scan.entries]
+    entered: list[str] = []
+    if own:
+        entered = layout("entered = ", call("_either", own, parens(*first), "sent"), 1)
+        first = ["*entered"]
     return [
         *comments(head(scan.originals[0].loop or scan.block), 1),
+        *entered,
         *(line for x in scan.sums for line in _zeros(context, x, casts.sums[x])),
         *layer(context, scan).scan(
             [
-                *(_varies(names[array], casts.first[array]) for array in scan.entries),
+                *first,
                 *sums,
                 *([f"*{before}"] if scan.ahead else []),
             ],

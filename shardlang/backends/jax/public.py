@@ -7,9 +7,9 @@ from textwrap import wrap
 
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.names import comment
-from shardlang.backends.jax.pretty import call, dictionary, Entry, Item, layout, parens
+from shardlang.backends.jax.pretty import call, dictionary, Entry, flat, Item, layout, parens
 from shardlang.backends.jax.tables import entry, specs
-from shardlang.backends.jax.template import fill, MODULE
+from shardlang.backends.jax.template import BOTH_STEPS, BOTH_WAYS, fill, MODULE
 from shardlang.backends.jax.train import trains
 
 
@@ -24,7 +24,7 @@ def public(context: Context) -> str:
     given = [f"cotangents[{i}]" for i in positions]
     partial = [bool(outputs[i].array.layout.unreduced) for i in positions]
     parts: list[Item] = [
-        f"{cotangent}[{'0' if outputs[i].loop is None else ':, 0'}]" if stacked else cotangent
+        f"{cotangent}[{':, ' * len(context.front(outputs[i]))}0]" if stacked else cotangent
         for cotangent, i, stacked in zip(given, positions, partial, strict=True)
     ]
     integer = [leaf.array.tensor.dtype.kind != "float" for leaf in leaves]
@@ -38,14 +38,17 @@ def public(context: Context) -> str:
         returned += layout("return ", parens(*floats), 2)
     sized = bool(context.sized)
     mapped = ["function", "mesh=mesh", "in_specs=in_specs", "out_specs=out_specs"]
-    mapped += ["check_vma=False"] if context.unproven else []
+    mapped += ["check_vma=False"] if context.unproven or context.stages else []
     marks: dict[str, Item] = {
         "sizes": "    sizes = _sizes(inputs)" if sized else "",
         "pass_sizes": ", sizes" if sized else "",
         "sizes_parameter": "sizes, " if sized else "",
         "static_sizes": ", _sizes(inputs)" if sized else "",
         "leaves": parens(*read),
-        "backward_specs": parens(specs(again), "SAVED", "COTANGENTS"),
+        "forward_steps": "_forward_all" if context.stages else "_forward_steps",
+        "backward_steps": "_backward_all" if context.stages else "_backward_steps",
+        "both": BOTH_WAYS if context.stages else BOTH_STEPS,
+        "backward_specs": parens(specs(context, again), "SAVED", "COTANGENTS"),
         "unchecked_why": "\n".join(_unchecked(context)),
         "mapped": call("jax.shard_map", *mapped),
         "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),
@@ -62,6 +65,7 @@ def public(context: Context) -> str:
     names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
     if context.has_backward and not context.plan.update:
         names += ["forward_backward", "differentiable"]
+    marks["both"] = fill(flat(marks["both"]), marks).strip("\n")
     return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
 
 
@@ -99,6 +103,10 @@ def _cotangent_positions(context: Context) -> tuple[int, ...]:
 
 def _unchecked(context: Context) -> list[str]:
     """Say why JAX can't check what leaves the devices, where it can't."""
+    if context.stages is not None:
+        return [
+            "    # Which stage does what depends on the device, so JAX can't tell what is the same on all."
+        ]
     if not context.unproven:
         return []
     ends = [

@@ -93,6 +93,12 @@ def layers_of(plan: Plan) -> tuple[Dim, ...]:
     return tuple(dict.fromkeys((*loops, *stacks)))
 
 
+def stacks_of(plan: Plan) -> dict[Dim, tuple[Axis, ...]]:
+    """Give the axes of the stages that hold the layers of a pipeline, by the dim of the layers."""
+    blocks = (block for block in plan.program.blocks if block.pipeline is not None)
+    return {block.dim: block.pipeline.axes for block in blocks if block.pipeline is not None}
+
+
 def axes_of(plan: Plan) -> tuple[Axis, ...]:
     """List the axes of the mesh, and after them any that the plan uses besides."""
     used = (axis for array in arrays(plan) for axis in sorted(array.layout.used))
@@ -121,6 +127,8 @@ class _Sizing:
         for array in arrays(plan):
             for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True):
                 splits[relations.stands[dim.name]].add(axes)
+        for dim, axes in stacks_of(plan).items():
+            splits[relations.stands[dim.name]].add(axes)
         return _Sizing(plan, relations, splits)
 
     def root(self, dim: Dim) -> str:
@@ -136,7 +144,11 @@ class _Sizing:
         """
         parts = {name: _needed(over, axes) for name, over in self.splits.items()}
         least, step, period = few
-        start = {self.root(dim): FEW_LAYERS for dim in layers_of(self.plan)}
+        staged = stacks_of(self.plan)
+        start = {
+            self.root(dim): 2 * parts[self.root(dim)] if dim in staged else FEW_LAYERS
+            for dim in layers_of(self.plan)
+        }
         for index, dim in enumerate(dims_of(self.plan)):
             factor = least + step * (index % period)
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
@@ -355,5 +367,11 @@ def _check(plan: Plan, numbers: Numbers) -> None:
                 text = subscript(axes).removeprefix("_")
                 mistake = SizeDoesNotDivide(str(array), dim.name, numbers.dims[dim], text, parts)
                 raise failure(plan, mistake, span)
+    for dim, axes in stacks_of(plan).items():
+        if numbers.dims[dim] % numbers.parts(axes):
+            text = subscript(axes).removeprefix("_")
+            size, parts = numbers.dims[dim], numbers.parts(axes)
+            stack = f"layers {dim}{subscript(axes)}"
+            raise failure(plan, SizeDoesNotDivide(stack, dim.name, size, text, parts))
     for step, dim, before, after in _apart(plan, numbers.axes):
         raise failure(plan, ShardsApart(statement(step), dim.name, before, after), step.span)

@@ -32,19 +32,27 @@ def tables(context: Context) -> str:
             "",
             "# The specs of the outputs' cotangents, and of what the forward pass keeps.",
         ]
-        lines += layout("COTANGENTS = ", specs(flow.cotangents), 0)
-        lines += layout("SAVED = ", specs(flow.saved), 0)
+        lines += layout("COTANGENTS = ", specs(context, flow.cotangents), 0)
+        lines += layout("SAVED = ", parens(*(_kept(context, x) for x in flow.saved)), 0)
     return "\n".join(lines)
 
 
-def spec(value: Value) -> Item:
+def spec(context: Context, value: Value) -> Item:
     """Write the PartitionSpec of a value outside of the devices."""
-    return partition_spec(value.array.layout, layers=value.loop is not None)
+    return partition_spec(value.array.layout, context.front(value))
 
 
-def specs(values: Iterable[Value]) -> Item:
+def specs(context: Context, values: Iterable[Value]) -> Item:
     """Write the PartitionSpecs of values."""
-    return parens(*(spec(value) for value in values))
+    return parens(*(spec(context, value) for value in values))
+
+
+def _kept(context: Context, value: Value) -> Item:
+    """Write the PartitionSpec of what the forward pass keeps: of a pipeline, that of each stage by itself."""
+    if context.stages is None:
+        return spec(context, value)
+    layers = ["None"] if value.loop is not None else []
+    return partition_spec(value.array.layout, [context.stage_axes, "None", *layers])
 
 
 def _parts(context: Context) -> list[str]:
@@ -69,7 +77,8 @@ def entry(context: Context, value: Value) -> Entry:
     tensor = value.array.tensor
     shape = parens(*(str(n) for n in context.shape(value, context.numbers)))
     return Entry(
-        f"{quoted(tensor.name)}: ", parens(shape, f'"{jax_dtype(tensor.dtype)}"', spec(value))
+        f"{quoted(tensor.name)}: ",
+        parens(shape, f'"{jax_dtype(tensor.dtype)}"', spec(context, value)),
     )
 
 
@@ -92,7 +101,8 @@ def _size(context: Context, dim: Dim) -> str:
     for index, leaf in enumerate(context.flow.leaves):
         sizes = [context.roots[own] for own in leaf.array.tensor.dims]
         sizes = [*([""] if leaf.array.layout.unreduced else []), *sizes]
-        sizes = [*([context.roots[leaf.loop]] if leaf.loop is not None else []), *sizes]
+        front = [dim for dim in (context.microbatches(leaf), leaf.loop) if dim is not None]
+        sizes = [*(context.roots[dim] for dim in front), *sizes]
         if root in sizes:
             return f"inputs[{index}].shape[{sizes.index(root)}]"
     return str(context.numbers.dims[dim])

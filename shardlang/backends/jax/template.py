@@ -72,7 +72,7 @@ def forward(mesh, *inputs):
 @sizes@
 
     def device(*shards):
-        outputs, _ = _forward_steps(shards@pass_sizes@)
+        outputs, _ = @forward_steps@(shards@pass_sizes@)
         return outputs
 
     return _on_devices(mesh, device, _specs(INPUTS), _specs(OUTPUTS))(*inputs)
@@ -89,9 +89,7 @@ def forward_backward(mesh, inputs, cotangents):
 @sizes@
 
     def device(inputs, cotangents):
-        outputs, saved = _forward_steps(inputs@pass_sizes@)
-        leaves = @leaves@
-        return outputs, _backward_steps(leaves, saved, cotangents@pass_sizes@)
+@both@
 
     in_specs = (_specs(INPUTS), COTANGENTS)
     out_specs = (_specs(OUTPUTS), _specs(INPUTS))
@@ -128,7 +126,7 @@ def _forward_saving(mesh, *inputs):
 @sizes@
 
     def device(*shards):
-        return _forward_steps(shards@pass_sizes@)
+        return @forward_steps@(shards@pass_sizes@)
 
     out_specs = (_specs(OUTPUTS), SAVED)
     return _on_devices(mesh, device, _specs(INPUTS), out_specs)(*inputs)
@@ -139,7 +137,7 @@ def _backward(mesh, leaves, saved, @sizes_parameter@cotangents):
     """Run the backward pass alone."""
 
     def device(leaves, saved, cotangents):
-        return _backward_steps(leaves, saved, cotangents@pass_sizes@)
+        return @backward_steps@(leaves, saved, cotangents@pass_sizes@)
 
     in_specs = @backward_specs@
     return _on_devices(mesh, device, in_specs, _specs(INPUTS))(leaves, saved, cotangents)
@@ -154,6 +152,19 @@ class _Sizes(dict):
 ''',
 }
 """Public functions and what they share."""
+
+BOTH_STEPS = """
+        outputs, saved = _forward_steps(inputs@pass_sizes@)
+        leaves = @leaves@
+        return outputs, _backward_steps(leaves, saved, cotangents@pass_sizes@)
+"""
+"""Both passes."""
+
+BOTH_WAYS = """
+        outputs, gradients = _both_ways(inputs, cotangents@pass_sizes@)
+        return outputs, _rounded(gradients)
+"""
+"""Both passes of all microbatches of a pipeline."""
 
 CHECK = '''
 TOLERANCE = @tolerance@

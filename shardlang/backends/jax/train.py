@@ -29,6 +29,7 @@ from shardlang.backends.jax.pretty import (
     parens,
     unpack,
 )
+from shardlang.backends.jax.stages import count
 from shardlang.backends.jax.steps import note, relayout
 from shardlang.backends.jax.template import fill
 from shardlang.backends.jax.train_template import (
@@ -36,7 +37,9 @@ from shardlang.backends.jax.train_template import (
     GRADIENTS,
     MICROBATCHES,
     MOVED,
+    OF_ONE,
     ONE_BATCH,
+    STAGES,
     STEP,
 )
 from shardlang.ir.ops import Relayout
@@ -185,7 +188,7 @@ def _tables(context: Context, rows: Sequence[Updated]) -> str:
     specs = [
         Entry(
             f"{quoted(row.name)}: ",
-            partition_spec(row.state.layout, layers=row.leaf.loop is not None),
+            partition_spec(row.state.layout, context.front(Value(row.leaf.array, row.leaf.loop))),
         )
         for row in rows
     ]
@@ -197,14 +200,14 @@ def _tables(context: Context, rows: Sequence[Updated]) -> str:
     entries: list[Entry] = []
     for value in _batch(context, rows):
         shape: list[Item] = [str(n) for n in context.shape(value, context.numbers)]
-        own = partition_spec(value.array.layout, layers=value.loop is not None)
-        if counted is not None:
+        own = partition_spec(value.array.layout, context.front(value))
+        if counted is not None and context.stages is None:
             shape.insert(0, str(context.numbers.dims[counted]))
             own = call("P", "None", f"*INPUTS[{quoted(value.array.name)}][2]")
         row = parens(parens(*shape), f'"{jax_dtype(value.array.tensor.dtype)}"', own)
         entries.append(Entry(f"{quoted(value.array.name)}: ", row))
     lines += layout("BATCH = ", dictionary(*entries), 0, force=bool(entries))
-    if counted is not None:
+    if counted is not None and context.stages is None:
         lines += [
             "",
             "# The dtype in which each gradient is added up, and the axes along which it varies.",
@@ -243,11 +246,8 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     ]
     places = {leaf.array.name: index for index, leaf in enumerate(leaves)}
     many = plan.program.microbatches is not None
-    first = "{name: x[0] for name, x in batch.items()}" if many else "batch"
-    body = fill(
-        MICROBATCHES if many else ONE_BATCH,
-        {"reduced": "_reduced(gradients)" if "reduced" in kinds else "gradients"},
-    )
+    staged = context.stages is not None
+    first = "{name: x[0] for name, x in batch.items()}" if many and not staged else "batch"
     sized = bool(context.sized)
     own = '_own_parts_of(mesh, state["parameters"])' if "own" in kinds else 'state["parameters"]'
     old = [
@@ -260,17 +260,20 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "sizes": f"    sizes = _sizes({flat(parens(*named))})" if sized else "",
         "inputs": parens(*named),
         "pass_sizes": ", sizes" if sized else "",
+        "count": count(context) if staged else "",
         "leaves": parens(*(f"inputs[{places[leaf.array.name]}]" for leaf in context.again)),
         "dtype": jax_dtype(plan.outputs[loss].tensor.dtype),
         "loss": str(loss),
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
-        "body": body.strip("\n"),
         "masters": "a copy of them in f32 " if masters else "",
         "keep_masters": '    state["masters"] = wide' if masters else "",
         "old": '        old = state["masters"]' if masters else "\n".join(old),
         "whole": "        parameters = _whole_of(mesh, parameters)" if "whole" in kinds else "",
         "masters_too": ', "masters": new' if masters else "",
     }
+    marks["reduced"] = "_reduced(gradients)" if "reduced" in kinds else "gradients"
+    parts = (STAGES,) if staged else (OF_ONE, MICROBATCHES if many else ONE_BATCH)
+    marks["body"] = "\n\n".join(fill(part, marks).strip("\n") for part in parts)
     yield fill(GRADIENTS, marks).strip("\n")
     for kind in _KINDS:
         inward = kind.steps == "own"
@@ -292,7 +295,7 @@ def training_check(context: Context) -> str:
     plan = context.plan
     if not trains(plan):
         return ""
-    many = plan.program.microbatches is not None
+    many = plan.program.microbatches is not None and context.stages is None
     stacked = "{name: jnp.stack([each[name] for each in batches]) for name in BATCH}"
     marks: dict[str, Item] = {
         "loss": str(loss_of(plan)),

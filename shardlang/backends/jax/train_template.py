@@ -14,14 +14,6 @@ def loss_and_gradients(mesh, parameters, batch):
 @sizes@
 
     def device(parameters, batch):
-        def gradients_of(data):
-            inputs = @inputs@
-            outputs, saved = _forward_steps(inputs@pass_sizes@)
-            leaves = @leaves@
-            cotangents = (jnp.ones((), "@dtype@"),)
-            gradients = _backward_steps(leaves, saved, cotangents@pass_sizes@)
-            return outputs[@loss@], @wanted@
-
 @body@
 
     in_specs = (
@@ -31,6 +23,17 @@ def loss_and_gradients(mesh, parameters, batch):
     return _on_devices(mesh, device, in_specs, (P(), STATES))(parameters, batch)
 '''
 """The loss and the gradients of all that a step sees."""
+
+OF_ONE = """
+        def gradients_of(data):
+            inputs = @inputs@
+            outputs, saved = _forward_steps(inputs@pass_sizes@)
+            leaves = @leaves@
+            cotangents = (jnp.ones((), "@dtype@"),)
+            gradients = _backward_steps(leaves, saved, cotangents@pass_sizes@)
+            return outputs[@loss@], @wanted@
+"""
+"""The gradients of a batch, or of one microbatch."""
 
 MICROBATCHES = """
         def add(total, data):
@@ -49,6 +52,16 @@ MICROBATCHES = """
         return jnp.mean(losses), dict(zip(STATES, @reduced@, strict=True))
 """
 """How microbatches are gone through."""
+
+STAGES = """
+        data = batch
+        inputs = @inputs@
+        count = @count@
+        outputs, gradients = _both_ways(inputs, (jnp.ones((count,), "@dtype@"),)@pass_sizes@)
+        gradients = tuple(x / count for x in @wanted@)
+        return jnp.mean(outputs[@loss@]), dict(zip(STATES, @reduced@, strict=True))
+"""
+"""How microbatches go through the stages of a pipeline."""
 
 ONE_BATCH = """
         loss, gradients = gradients_of(batch)

@@ -58,6 +58,9 @@ def priced(plan, model: str = "book", **sets: int):
     """Give the figures of a plan on a chip."""
     return figures(sl.cost(plan, "tpu_v5p", model=model, sets={"T_hop": 1e-6, **sets}))
 
+PEAK = ("memory", "peak")
+"""The one figure that is not that of the layers written out: a stack is there as a whole."""
+
 
 def mistakes(text: str) -> list[tuple[str, str]]:
     """List what is wrong: the codes, and the text at their places."""
@@ -83,12 +86,14 @@ def test_costs_what_its_layers_cost_written_out(kind, seed, forward_only):
         plain = priced(lower(unroll(given, count), forward_only=forward_only), "link")
         same = priced(unroll_plan(lower(given, forward_only=forward_only), count).plan, "link")
 
-        assert same == known
+        # stacks are whole while their loop runs, where single arrays come and go
+        assert same[PEAK] <= known[PEAK]
+        assert {**same, PEAK: known[PEAK]} == known
         if kind == "shared":
             assert all(known[key] <= plain[key] for key in plain if key[0] != "memory")
             assert plain["total", "flops"] == known["total", "flops"]
         else:
-            assert plain == known
+            assert {**plain, PEAK: known[PEAK]} == known
         if count >= 4:
             assert known == priced(symbolic, "link", L=count)
 
@@ -137,8 +142,10 @@ def test_lowered_blocks_read_back_as_they_are(kind, seed):
 def test_costs_what_a_person_writes_out():
     """Two layers cost what the same lines cost that somebody wrote one after the other."""
     block = priced(sl.lower(sl.parse(MLP.replace("L:", "L=2:"))), E=4)
+    written = priced(sl.lower(sl.parse(WRITTEN)), E=4)
 
-    assert block == priced(sl.lower(sl.parse(WRITTEN)), E=4)
+    assert block[PEAK] > written[PEAK]
+    assert block == {**written, PEAK: block[PEAK]}
 
 
 def test_ten_layers_are_ten_times_one():

@@ -15,10 +15,11 @@ the moments, each a sum of products of sizes. Moments that others exceed, whatev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal
 
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes
@@ -33,16 +34,23 @@ Bits = Mapping[Powers, int]
 FULL = 24
 """So many moments are kept before those between others are looked for."""
 
+Turn = Literal["forward", "loss", "backward", "update"]
+
 REACH = 12
 """How far apart, in moments that are kept, steps of one kind in neighbouring layers are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is read and what is made at once: a step, or the loss between the passes."""
+    """What is read and what is made at once: a step, or the loss between the passes.
 
+    `turn` is the pass that it is of, `layers` are those that it reads as a value that each layer has.
+    """
+
+    turn: Turn
     reads: frozenset[Array]
     makes: frozenset[Array]
+    layers: frozenset[Array] = frozenset()
 
 
 def peak(layers: Layers, held: MemoryFormulas) -> Formula:
@@ -59,13 +67,15 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     storage = Storage(plan)
     if layers.flight is not None and plan.backward:
         lasting += layers.waiting(kept_for_backward(plan, storage))
-    moments, ends = _moments(plan, storage, added)
+    moments, ends = _moments(layers, storage, added)
     home = {leaf.array for leaf in plan.program.leaves if leaf.kind != "input"}
     home = home.union(plan.renewed, added)
+    stacks = {each for each in _stacks(moments, layers.blocks) if each[0] not in home}
+    moments = _stacked(moments, stacks, layers.blocks)
     alive, dying = _last_uses(moments, ends)
     alive -= home
     # of what stands for many layers' values, what outlives its layer is there for each of them
-    many = ends | alive | _last_uses(moments[len(plan.forward) :], ends)[0]
+    many = ends | alive | {array for array, _ in stacks}
     total: dict[Powers, int] = {}
     front = _Front()
 
@@ -97,36 +107,91 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
 
 
 def _moments(
-    plan: Plan, storage: Storage, added: AbstractSet[Array]
+    layers: Layers, storage: Storage, added: AbstractSet[Array]
 ) -> tuple[list[Moment], frozenset[Array]]:
     """List the moments in order, and what is still wanted after the last one.
 
     `added` are the arrays that gradients of microbatches are added in.
     """
+    plan = layers.plan
 
     def roots(arrays: Iterable[Array]) -> frozenset[Array]:
         return frozenset(map(storage.root, arrays))
 
-    def of(step: Step) -> Moment:
-        if step.output in storage.same:  # another name: nothing happens
-            return Moment(frozenset(), frozenset())
-        return Moment(roots(step.inputs), frozenset((step.output,)))
+    def moment(turn: Turn, reads: Sequence[Array], makes: Sequence[Array]) -> Moment:
+        each = roots(array for array in reads if array.name in layers.blocks)
+        return Moment(turn, roots(reads), frozenset(makes), each)
 
-    forward = [of(step) for step in plan.forward]
+    def of(step: Step, turn: Turn) -> Moment:
+        if step.output in storage.same:  # another name: nothing happens
+            return moment(turn, (), ())
+        return moment(turn, step.inputs, (step.output,))
+
+    forward = [of(step, "forward") for step in plan.forward]
     if not plan.cotangents and not plan.backward:
-        return forward, roots(plan.outputs)
-    loss = Moment(roots(plan.outputs), frozenset(plan.cotangents))
-    ends = roots(gradient.gradient for gradient in plan.gradients)
+        return [*forward, moment("loss", plan.outputs, ())], roots(plan.outputs)
+    loss = moment("loss", plan.outputs, plan.cotangents)
+    gradients = [gradient.gradient for gradient in plan.gradients]
     adding = {storage.root(s.inputs[0]): s for s in plan.update if s.output in added}
     last = {storage.root(step.output): i for i, step in enumerate(plan.backward)}
     backward: list[Moment] = []
     for place, step in enumerate(plan.backward):
-        backward.append(of(step))
+        backward.append(of(step, "backward"))
         made = storage.root(step.output)
         if made in adding and last[made] == place:
-            backward.append(of(adding[made]))
-    update = [of(step) for step in plan.update if step.output not in added]
-    return [*forward, loss, *backward, *update], frozenset() if update else ends
+            backward.append(of(adding[made], "update"))
+    update = [of(step, "update") for step in plan.update if step.output not in added]
+    if not update:
+        return [*forward, loss, *backward, moment("update", gradients, ())], roots(gradients)
+    return [*forward, loss, *backward, *update], frozenset()
+
+
+Stack = tuple[Array, Turn]
+"""A layer's part of a stack, and the pass that makes it."""
+
+
+def _stacks(moments: Iterable[Moment], blocks: Mapping[str, int]) -> set[Stack]:
+    """Give the values of layers that outlive the loop of their pass: those that another pass reads."""
+    made: dict[Array, Turn] = {}
+    found: set[Stack] = set()
+    for moment in moments:
+        found.update(
+            (array, made[array])
+            for array in moment.layers
+            if array.name in blocks and made.get(array, moment.turn) != moment.turn
+        )
+        made.update(dict.fromkeys(moment.makes, moment.turn))
+    return found
+
+
+def _stacked(
+    moments: list[Moment], stacks: AbstractSet[Stack], blocks: Mapping[str, int]
+) -> list[Moment]:
+    """Let each stack be whole from the start of the loop that makes it to the end of the one that reads it last."""
+    runs: dict[tuple[int, Turn], list[int]] = {}
+    for place, moment in enumerate(moments):
+        for number in {blocks[array.name] for array in moment.makes if array.name in blocks}:
+            if moment.turn in ("forward", "backward"):
+                runs.setdefault((number, moment.turn), []).append(place)
+    parts = {array for array, _ in stacks}
+    before: dict[int, Moment] = {}
+    behind: dict[int, Moment] = {}
+    for (number, turn), places in runs.items():
+        inside = moments[places[0] : places[-1] + 1]
+        makes = {
+            (array, turn) for moment in inside if moment.turn == turn for array in moment.makes
+        }
+        reads = {array for moment in inside for array in moment.reads} & parts
+        mine = frozenset(array for array, _ in makes & stacks if blocks[array.name] == number)
+        before[places[0]] = Moment(turn, frozenset(), mine)
+        behind[places[-1]] = Moment(turn, frozenset(reads), frozenset())
+    found: list[Moment] = []
+    for place, moment in enumerate(moments):
+        found += [before[place]] if place in before else []
+        new = frozenset(array for array in moment.makes if (array, moment.turn) not in stacks)
+        found.append(replace(moment, makes=new))
+        found += [behind[place]] if place in behind else []
+    return found
 
 
 def _last_uses(

@@ -29,7 +29,7 @@ own: it is the value that it stands for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from shardlang.cost.formula import Formula, Powers
@@ -74,6 +74,12 @@ def _per_element(width: int) -> Callable[[Array], Formula]:
     return state
 
 
+def _with_master(weight: Array) -> Formula:
+    """Give two moments in f32, and a copy in f32 of what is narrower itself."""
+    width = 8 if weight.tensor.dtype.bits >= 32 else 12
+    return Formula.of(local_elements(weight) * width)
+
+
 def _factored(weight: Array) -> Formula:
     """Give adafactor's rows and columns in f32: the second moment without one of two last dims."""
     whole = local_elements(weight) * 4
@@ -90,7 +96,7 @@ def _factored(weight: Array) -> Formula:
 
 OPTIMIZERS: Mapping[str, Callable[[Array], Formula]] = {
     "adam": _per_element(8),
-    "adamw": _per_element(12),
+    "adamw": _with_master,
     "sgd": _per_element(0),
     "momentum": _per_element(4),
     "lion": _per_element(4),
@@ -99,7 +105,7 @@ OPTIMIZERS: Mapping[str, Callable[[Array], Formula]] = {
     "none": _per_element(0),
 }
 """State beside the weight: adam two f32 moments (8 bytes an element), adamw those and an f32 master
-copy (12), momentum, lion and muon one f32 moment (4), adafactor f32 rows and columns, sgd nothing."""
+copy of a narrower weight (12), momentum, lion and muon one f32 moment (4), adafactor f32 rows and columns, sgd nothing."""
 
 
 class Storage:
@@ -141,13 +147,15 @@ class Layers:
     A block of more than `SHOWN` layers, or of a number that is not known, is written out as that many
     and one that stands for all the others between them. `counts` says of the values of that one how
     many there are. Of a pipeline the layers are those of one stage; `flight` says how many microbatches
-    are in flight, and `behind` names the values of lines behind the layers.
+    are in flight, and `behind` names the values of lines behind the layers. `blocks` has the number of the
+    block of each value that is one a layer, by its name.
     """
 
     plan: Plan
     counts: Mapping[str, Formula]
     flight: InFlight | None = None
     behind: frozenset[str] = frozenset()
+    blocks: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
     def of(plan: Plan, *, any_size: bool = False) -> Layers:
@@ -166,7 +174,9 @@ class Layers:
             for name, (number, layer) in found.layers.items()
             if number in long and layer == SHOWN // 2
         }
-        return Layers(_buffered(found.plan), counts, InFlight.of(plan), _behind(plan, found))
+        owners = {name: number for name, (number, _) in found.layers.items()}
+        flight = InFlight.of(plan)
+        return Layers(_buffered(found.plan), counts, flight, _behind(plan, found), owners)
 
     def bytes(self, array: Array) -> Formula:
         """Give the bytes of all that an array stands for."""

@@ -170,6 +170,8 @@ class Simulator:
         inputs = [self.values[array] for array in step.inputs]
         if isinstance(step.op, ops.Ring):
             self.run_ring(step, step.op)
+        elif isinstance(step.op, ops.RingAttention):
+            self.run_attention(step, step.op)
         else:
             self.values[step.output] = {d: self.one(step, inputs, d) for d in self.devices()}
         self.collectives += step.is_collective
@@ -275,6 +277,80 @@ class Simulator:
                     sums[d] = product(own) + arriving.get(d, 0)
             made = sums
         self.values[step.output] = made
+
+    def run_attention(self, step: Step, op: ops.RingAttention) -> None:
+        """Attend to all keys at once on each device, which takes them from where they are.
+
+        Nothing runs and nothing goes round, unlike in the emitted code.
+        """
+        q, k, v = step.inputs[op.query : op.query + 3]
+        made: list[Shards] = [{} for _ in step.outputs]
+        axis = [k.tensor.dims.index(op.dim), v.tensor.dims.index(op.dim)]
+        rows = tuple(d for d in q.tensor.dims if d not in op.summed)
+        scores = (*rows, op.dim)
+        given = step.inputs[0] if op.back else step.output
+        names = {d: i for i, d in enumerate(dict.fromkeys((*scores, *op.summed)))}
+
+        def product(*parts: tuple[np.ndarray, tuple[Dim, ...]], to: tuple[Dim, ...]) -> np.ndarray:
+            listed = [x for value, dims in parts for x in (value, [names[d] for d in dims])]
+            return np.einsum(*listed, [names[d] for d in to])
+
+        for device in self.devices():
+            group = self.group(device, op.axes)
+            query = (self.values[q][device], q.tensor.dims)
+            keys, values = (
+                (np.concatenate([self.values[x][o] for o in group], axis=i), x.tensor.dims)
+                for x, i in zip((k, v), axis, strict=True)
+            )
+            factor = float(op.scale.value) / math.prod(self.sizes[d.name] for d in op.scale.per)
+            s = factor * product(query, keys, to=scores)
+            seen = np.ones_like(s)
+            if op.relation is not None:
+                sides = []
+                for array in step.inputs[-2:]:
+                    (dim,) = array.tensor.dims
+                    whole = self.values[array][device]
+                    if dim != op.dim:
+                        whole = whole[self.region(q, device, self.whole(q))[q.tensor.dims.index(dim)]]
+                    sides.append(whole.reshape([-1 if d == dim else 1 for d in scores]))
+                seen = np.broadcast_to(RELATIONS[op.relation](*sides), s.shape)
+            s = np.where(seen, s, LOWEST)
+            most = s.max(axis=-1, keepdims=True)
+            total = np.exp(s - most).sum(axis=-1, keepdims=True)
+            p = np.exp(s - most) / total
+            if not op.back:
+                made[0][device] = product((p, scores), values, to=given.tensor.dims)
+                lse = (most + np.log(total))[..., 0]
+                order = [rows.index(d) for d in op.kept[0].tensor.dims]
+                made[1][device] = np.transpose(lse, order)
+                continue
+            out = (self.values[given][device], given.tensor.dims)
+            # the logarithm and the result that the step is given have to be those of the forward pass
+            lse = self.values[step.inputs[5]][device]
+            order = [step.inputs[5].tensor.dims.index(d) for d in rows]
+            p = np.exp(s - np.transpose(lse, order)[..., None])
+            done = self.values[step.inputs[4]][device], step.inputs[4].tensor.dims
+            delta = product(out, done, to=rows)[..., None]
+            ds = factor * seen * p * (product(out, values, to=scores) - delta)
+            made[0][device] = product((ds, scores), keys, to=step.output.tensor.dims)
+            made[1][device] = product((ds, scores), query, to=k.tensor.dims)
+            made[2][device] = product((p, scores), out, to=v.tensor.dims)
+        if op.back:
+            for place, like in ((1, k), (2, v)):
+                whole, dims = made[place], step.outputs[place].tensor.dims
+                order = [like.tensor.dims.index(d) for d in dims]
+                made[place] = {
+                    d: np.transpose(
+                        self.block(
+                            sum(whole[o] for o in self.group(d, op.axes)),
+                            like.tensor.dims.index(op.dim), op.axes, d,
+                        ),
+                        order,
+                    )
+                    for d in self.devices()
+                }  # fmt: skip
+        for array, shards in zip(step.outputs, made, strict=True):
+            self.values[array] = shards
 
     def block(
         self, value: np.ndarray, position: int, axes: tuple[Axis, ...], device: Coordinates

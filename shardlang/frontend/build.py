@@ -101,10 +101,13 @@ RENAME = "Rename"
 RINGS = frozenset({"RingGather", "RingScatter"})
 """Heads of collectives that are done together with a product."""
 
+ATTENTION = frozenset({"RingAttention", "RingAttentionBack"})
+"""Heads of attention whose keys and values go round; they have several results."""
+
 SHAPES = frozenset({"Reshape", "rotary", "unrotary", "top", "rank"})
 """Heads that take the dims that they need whole, or make, as their subscript."""
 
-HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | RINGS | {RENAME} | SHAPES
+HEADS = COLLECTIVES | REDUCTIONS | LOOKUPS | RINGS | ATTENTION | {RENAME} | SHAPES
 
 SIZE_DIGITS = 30
 """A size has at most this many digits, so that no later sum can take long."""
@@ -202,7 +205,7 @@ class _Operator:
 @dataclass(slots=True, eq=False, repr=False)
 class _Arguments:
     exprs: tuple[Expr, ...]
-    result: TensorRef | None = None
+    results: tuple[TensorRef, ...] = ()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -365,7 +368,11 @@ class Builder:
         head, subscript = _head(name)
         span = name.span.join(_span(closing))
         arrow = name.subs[-1].arrow if name.subs else None
-        return Call(head, subscript, arguments.exprs, span, result=arguments.result, arrow=arrow)
+        first, *more = arguments.results or (None,)
+        if more and head.text not in ATTENTION:
+            raise FormError(arguments.results[1].span, NotATensor("what stands right of `->`"))
+        made = Call(head, subscript, arguments.exprs, span, result=first, arrow=arrow)
+        return replace(made, more=arguments.results[1:])
 
     def bare_call(self, parts: tuple[_Name, Expr]) -> Call:
         """Read `AllReduce_Y A[I]{U_Y}`: only a collective or a reduction stands so."""
@@ -382,12 +389,17 @@ class Builder:
         """Read what stands in a call's brackets."""
         return _Arguments(tuple(p for p in parts if not isinstance(p, Token)))
 
-    def relayout(self, parts: tuple[Expr, Token, Expr]) -> _Arguments:
+    def relayout(self, parts: list[Expr | Token]) -> _Arguments:
         """Read `A[I_XY] -> A[I_YX]` in a call's brackets."""
-        expr, _, result = parts
-        if not isinstance(result, TensorRef):
-            raise FormError(result.span, NotATensor("what stands right of `->`"))
-        return _Arguments((expr,), result)
+        arrow = next(i for i, p in enumerate(parts) if isinstance(p, Token) and p.type == "ARROW")
+        results: list[TensorRef] = []
+        for result in parts[arrow + 1 :]:
+            if isinstance(result, TensorRef):
+                results.append(result)
+            elif not isinstance(result, Token):
+                raise FormError(result.span, NotATensor("what stands right of `->`"))
+        given = (p for p in parts[:arrow] if not isinstance(p, Token))
+        return _Arguments(tuple(given), tuple(results))
 
     # ---- Tensors
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from shardlang.diagnostics import Reporter
 from shardlang.frontend import expression_errors, numbers
+from shardlang.frontend.attention import Attention
 from shardlang.frontend.functions import Functions
 from shardlang.frontend.products import contracted, names
 from shardlang.frontend.relayout import Relayouts
@@ -59,6 +60,7 @@ class Expressions:
         self.selection = Selection(self)
         self.relayouts = relayouts
         self.rings = Rings(self)
+        self.attention = Attention(self)
         self.depth = 0
 
     # --- parts
@@ -131,6 +133,8 @@ class Expressions:
                     return None if use is None else just(use)
                 if self.rings.is_one(expr):
                     return self.rings.apply(expr, want)
+                if self.attention.is_one(expr):
+                    return self.attention.apply(expr)
                 return self.functions.call(expr, want, base)
             case Comparison():
                 return self.selection.compare(expr, want)

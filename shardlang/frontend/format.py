@@ -360,7 +360,7 @@ class _Spelling:
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(map(self._expr, call.arguments))  # fewer frames than a generator
         if call.result is not None:
-            inside += f" -> {self._tensor(call.result)}"
+            inside += f" -> {', '.join(map(self._tensor, call.results))}"
         return f"{head}({inside})"
 
 

@@ -21,7 +21,7 @@ from shardlang.frontend import (
     numbers,
     training_errors,
 )
-from shardlang.frontend.names import AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
+from shardlang.frontend.names import ATTENTION, AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
 from shardlang.frontend.shapes import SHAPES, Shapes
@@ -74,6 +74,7 @@ HEADS = (
     UPDATE,
     *COLLECTIVES,
     *RINGS,
+    *ATTENTION,
 )
 """Everything that may be called."""
 

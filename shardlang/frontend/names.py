@@ -26,6 +26,10 @@ RING_GATHER, RING_SCATTER = "RingGather", "RingScatter"
 RINGS = (RING_GATHER, RING_SCATTER)
 """The heads of collectives that are done together with a product."""
 
+RING_ATTENTION, RING_ATTENTION_BACK = "RingAttention", "RingAttentionBack"
+ATTENTION = (RING_ATTENTION, RING_ATTENTION_BACK)
+"""The heads of attention whose keys and values go round; the first word of the subscript are axes."""
+
 RENAME = "Rename"
 """The head that gives a value other dim names."""
 
@@ -316,8 +320,9 @@ def implied_axes(items: Sequence[Item]) -> tuple[str, ...]:
         if ref.marker is not None:
             words.update((word.text, None) for word in ref.marker.words)
     for call in calls(items):
-        if call.head.text in (*COLLECTIVES, *RINGS):
+        if call.head.text in (*COLLECTIVES, *RINGS, *ATTENTION):
             given = [word.text for word in call.subscript or ()]
+            given = given[:1] if call.head.text in ATTENTION else given
             if call.head.text in WITH_DIM and len(given) > 1:
                 given.pop()
             words.update((text, None) for text in given if text not in plain)

@@ -142,7 +142,8 @@ class Call:
     `XY` and `J`), None where none was written. `bare` is the form without brackets
     (`AllReduce_Y A[I]{U_Y}`). `result` is what stands behind an arrow inside the brackets, as in
     `Permute(A[I_XY] -> A[I_YX])`. `arrow` is the number of words of the subscript before an arrow in it
-    (`Reshape_{N->K,G}`: 1), None where it has none.
+    (`Reshape_{N->K,G}`: 1), None where it has none. `more` are the results behind the first one, of the
+    operations that have several.
     """
 
     head: Word
@@ -152,6 +153,12 @@ class Call:
     bare: bool = False
     result: TensorRef | None = None
     arrow: int | None = None
+    more: tuple[TensorRef, ...] = ()
+
+    @property
+    def results(self) -> tuple[TensorRef, ...]:
+        """What stands behind an arrow inside the brackets."""
+        return () if self.result is None else (self.result, *self.more)
 
 
 Expr = TensorRef | NumberRef | SizeOf | Product | Binary | Comparison | Negate | Call

@@ -37,8 +37,7 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
         case Negate():
             return (expr.operand,)
         case Call():
-            inside = () if expr.result is None else (expr.result,)
-            return (*expr.arguments, *inside)
+            return (*expr.arguments, *expr.results)
         case TensorRef() | NumberRef() | SizeOf():
             return ()
 
@@ -103,11 +102,12 @@ def _with_parts(
             arguments: list[Expr] = []
             for each in expr.arguments:
                 arguments.append(rebuilt(each, change, after))  # noqa: PERF401  (a comprehension would be a frame more)
-            result = expr.result
-            if result is not None:
-                made = rebuilt(result, change, after)
-                result = made if isinstance(made, TensorRef) else result
-            return replace(expr, arguments=tuple(arguments), result=result)
+            results: list[TensorRef] = []
+            for old in expr.results:
+                made = rebuilt(old, change, after)
+                results.append(made if isinstance(made, TensorRef) else old)
+            first, more = (results[0], tuple(results[1:])) if results else (None, ())
+            return replace(expr, arguments=tuple(arguments), result=first, more=more)
         case TensorRef() | NumberRef() | SizeOf():
             return expr
 

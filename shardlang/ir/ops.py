@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Literal
 
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Axis, Dim, DType, DTYPES, promote, Reduction
+from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, promote, Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,39 @@ class Ring:
         return isinstance(self.move, AllGather)
 
 
-Collective = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Ring
+@dataclass(frozen=True, slots=True)
+class RingAttention:
+    """Attention whose keys and values go round the devices, with a running softmax.
+
+    Operands are q, k and v, where `dim` (S) of k and v is split over `axes`, and perhaps a `mask`: two
+    whole arrays, of S and of a dim of q, that `relation` compares. It makes the sum over S of
+    softmax_S(scale * q · k) times v; `q · k` sums over `summed`, which v has in its place. `kept` is the
+    logarithm of the sum of exponentials, for the backward pass.
+
+    With `back` it is the gradient: operands are the result's gradient, q, k, v, the result and that
+    logarithm (and the mask), it makes dq, and `kept` are dk and dv, which lie as k and v do.
+    """
+
+    axes: tuple[Axis, ...]
+    dim: Dim
+    summed: tuple[Dim, ...]
+    scale: Coefficient = Coefficient()
+    relation: Relation | None = None
+    kept: tuple[Array, ...] = ()
+    back: bool = False
+
+    @property
+    def query(self) -> int:
+        """The place of q among the operands; k and v are behind it."""
+        return 1 if self.back else 0
+
+    @property
+    def moves(self) -> int:
+        """How many arrays go round: k and v, and behind them dk and dv."""
+        return 4 if self.back else 2
+
+
+Collective = AllGather | ReduceScatter | AllReduce | AllToAll | Permute | Ring | RingAttention
 """What moves data between devices."""
 
 LocalMove = Slice | Mask
@@ -320,6 +352,7 @@ Compute = (
     | Rank
     | Update
     | Ring
+    | RingAttention
 )
 """What computes a new value."""
 
@@ -335,7 +368,7 @@ def implied(op: Op, dtypes: Sequence[DType]) -> DType:
             return dtypes[1]
         case Top() | Rank():
             return DTYPES["int32"]
-        case Take() | Put() | Rotary() | Update():
+        case Take() | Put() | Rotary() | Update() | RingAttention():
             return dtypes[0]
         case _:
             return promote(dtypes)

@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from shardlang.ir.ops import Collective, Compute, Op, Permute, Reduce, Ring, Update
+from shardlang.ir.ops import (
+    AllGather,
+    Collective,
+    Compute,
+    Op,
+    Permute,
+    Reduce,
+    Ring,
+    RingAttention,
+    Update,
+)
 from shardlang.ir.program import Block, Pass, Program
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Dim, Layout, Tensor
@@ -67,14 +77,21 @@ class Step:
 
     @property
     def outputs(self) -> tuple[Array, ...]:
-        """All that it makes: its output, and what a ring keeps of what has come round."""
+        """All that it makes: its output, and what a ring keeps."""
         if isinstance(self.op, Ring) and self.op.keep:
             return self.output, self.moving.output
+        if isinstance(self.op, RingAttention):
+            return self.output, *self.op.kept
         return (self.output,)
 
     @property
     def moving(self) -> Step:
-        """The collective that it is; of a ring the one that it does in pieces."""
+        """The collective that it is; of a ring the one that it does in pieces, of attention that of k."""
+        if isinstance(self.op, RingAttention):
+            k = self.inputs[self.op.query + 1]
+            whole = k.with_layout(_without(k, self.op))
+            op = AllGather(self.op.axes, self.op.dim)
+            return replace(self, op=op, inputs=(k,), output=whole)
         if not isinstance(self.op, Ring):
             return self
         move = self.op.move
@@ -108,7 +125,7 @@ class Step:
         return isinstance(self.op, Compute)
 
 
-def _without(array: Array, ring: Ring) -> Layout:
+def _without(array: Array, ring: Ring | RingAttention) -> Layout:
     """Give an array's layout with the innermost axes of a dim, which a ring goes over, taken off."""
     sharding = list(array.layout.sharding)
     place = array.tensor.dims.index(ring.dim)
@@ -277,7 +294,7 @@ class Plan:
     @property
     def has_rings(self) -> bool:
         """Whether some collective is done in pieces, beside a product."""
-        return any(isinstance(step.op, Ring) for _, step in self.steps())
+        return any(isinstance(step.op, Ring | RingAttention) for _, step in self.steps())
 
     @property
     def overlaps(self) -> bool:

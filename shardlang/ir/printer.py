@@ -32,6 +32,7 @@ from shardlang.ir.ops import (
     Rename,
     Reshape,
     Ring,
+    RingAttention,
     Rotary,
     Select,
     Slice,
@@ -187,6 +188,24 @@ def expression(op: Op, operands: list[str]) -> str:
         case Ring(product, move, place):
             round_ = f"RingGather{subscript(move.axes)}({operands[place]})"
             return expression(product, [*operands[:place], round_, *operands[place + 1 :]])
+        case RingAttention():
+            return _attention(op, operands)
+
+
+def _attention(op: RingAttention, operands: list[str]) -> str:
+    """Print attention: axes, the dim that goes round and the dims summed over; operands; what it keeps."""
+    given = list(operands)
+    sign, given[op.query] = _term(op.scale, given[op.query])
+    if sign == "-":
+        given[op.query] = f"-{given[op.query]}"
+    if op.relation is not None:
+        given[-2:] = [f" {op.relation} ".join(given[-2:])]
+    names = [axis.name for axis in op.axes]
+    joined = "".join(names) if all(len(name) == 1 for name in names) else ",".join(names)
+    head = ",".join((joined, op.dim.name, *(dim.name for dim in op.summed)))
+    kept = ", ".join(map(str, op.kept))
+    name = "RingAttentionBack" if op.back else "RingAttention"
+    return f"{name}_{{{head}}}({', '.join(given)}{' -> ' if kept else ''}{kept})"
 
 
 def definition(op: Op, array: Array, operands: Iterable[Array]) -> str:

@@ -108,6 +108,7 @@ class _Checker:
             self.line(statement)
         own = members(self.program, block) | {s.result.name for s in run}
         own |= {carry.entry.name for carry in carries}
+        own |= {array.name for step in self.steps[first:] for array in step.outputs[1:]}
         inner = {name: known for name, known in self.at_hand.items() if name in own}
         self.inner[block.number] = {**self.inner.get(block.number, {}), **inner}
         sums = {step.output.name for step in self.steps[first:] if step.accumulates}

@@ -17,6 +17,7 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Relayout,
     Ring,
+    RingAttention,
     Slice,
 )
 from shardlang.ir.plan import Gradient, Plan, Step
@@ -87,6 +88,8 @@ def without_axes(plan: Plan, ones: frozenset[Axis]) -> Plan:
             case Ring(product, move):
                 axes = keep(move.axes)
                 return replace(value, move=replace(move, axes=axes)) if axes else product
+            case RingAttention(axes, kept=kept):
+                return replace(value, axes=keep(axes), kept=tuple(array(each) for each in kept))
             case (
                 AllGather(axes)
                 | ReduceScatter(axes)

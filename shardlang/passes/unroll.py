@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from shardlang.ir.ops import Coefficient, Linear
+from shardlang.ir.ops import Coefficient, Linear, RingAttention
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.program import Block, Leaf, Program, Save, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
@@ -278,6 +278,8 @@ class _Writer:
             own |= {carry.entry.name for carry in block.carries}
             own |= {name for name, n in left.items() if n == number}
             own |= {f"d{leaf.array.name}" for leaf in stack(plan.program, block)}
+            mine = (s for _, s in plan.steps() if s.loop is not None and s.loop.number == number)
+            own |= {array.name for s in mine for array in s.outputs[1:]}
             yield from self.body(block, run, frozenset(own), back=back)
 
     def body(
@@ -294,7 +296,10 @@ class _Writer:
         def written(step: Step, layer: int) -> tuple[Step, Step]:
             inputs = tuple(self.array(a, number, layer, own) for a in step.inputs)
             output = self.array(step.output, number, layer, own)
-            return replace(step, inputs=inputs, output=output, loop=None), step
+            op = step.op
+            if isinstance(op, RingAttention):
+                op = replace(op, kept=tuple(self.array(a, number, layer, own) for a in op.kept))
+            return replace(step, op=op, inputs=inputs, output=output, loop=None), step
 
         yield from (written(step, layer) for step in early for layer in layers[:1])
         for place, layer in enumerate(layers):

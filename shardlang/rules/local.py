@@ -7,6 +7,7 @@ its result's layout.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shardlang.ir.ops import (
     AllGather,
@@ -19,10 +20,12 @@ from shardlang.ir.ops import (
     Op,
     Put,
     Reduce,
+    ReduceScatter,
     Relayout,
     Rename,
     Reshape,
     Ring,
+    RingAttention,
     Rotary,
     Select,
     Take,
@@ -159,6 +162,8 @@ def local(
     """
     if isinstance(op, Ring):
         return _ring(op, arrays, result)
+    if isinstance(op, RingAttention):
+        return _attention(op, arrays, result)
     seen: list[Array] = []
     for given in arrays:
         array, strays = seen_as(op, given, sizes)
@@ -237,3 +242,77 @@ def _ring(op: Ring, arrays: tuple[Array, ...], result: Tensor) -> Layout | Illeg
         return local(op.product, (*arrays[: op.operand], whole, *arrays[op.operand + 1 :]), result)
     partial = local(op.product, arrays, result)
     return partial if isinstance(partial, Illegal) else relayout(op.move, Array(result, partial))
+
+
+def _attention(op: RingAttention, arrays: tuple[Array, ...], result: Tensor) -> Layout | Illegal:
+    """Give what attention makes: that of its products, between k and v gathered; and check what it keeps."""
+    q, k, v = arrays[op.query : op.query + 3]
+    gather = AllGather(op.axes, op.dim)
+    whole: list[Array] = []
+    for array in (k, v):
+        if op.dim not in array.tensor.dims:
+            return Illegal(f"{array} has no {op.dim}, along which its shards go round")
+        gathered = relayout(gather, array)
+        if isinstance(gathered, Illegal):
+            return gathered
+        whole.append(array.with_layout(gathered))
+    if _as(k, v.tensor) != v.layout or k.tensor.dtype != v.tensor.dtype:
+        return Illegal(f"{k} and {v} go round together, so that they have the same dims and layout")
+    if any(dim not in q.tensor.dims or dim not in k.tensor.dims for dim in op.summed):
+        return Illegal(f"{q} and {k} do not both have the dims summed over")
+    for side in arrays[len(arrays) - 2 :] if op.relation is not None else ():
+        if len(side.tensor.dims) != 1 or side.layout.used:
+            return Illegal(f"{side} is not one dim, whole: a mask compares two such")
+    rest = tuple(dim for dim in q.tensor.dims if dim not in op.summed)
+    others = tuple(d for d in k.tensor.dims if d not in (*q.tensor.dims, op.dim))
+    scores = Tensor("the scores", (*rest, *others, op.dim), q.tensor.dtype)
+    made = local(Einsum(op.summed), (q, whole[0]), scores)
+    if isinstance(made, Illegal):
+        return made
+    if made.unreduced or made.sharding[-1]:
+        return Illegal(f"{Array(scores, made)} is not whole along {op.dim}, where the softmax needs it")
+    s = Array(scores, made)
+    o = Tensor("the result", (*scores.dims[:-1], *op.summed), q.tensor.dtype)
+    value = local(Einsum((op.dim,)), (s, whole[1]), o)
+    if isinstance(value, Illegal):
+        return value
+    if not op.back:
+        lse = Tensor("the logarithm", scores.dims[:-1], scores.dtype)
+        kept = (Array(lse, Layout(made.sharding[:-1])),)
+        return _keeps(op, kept) or _as(Array(o, value), result)
+    for given, wanted in ((arrays[0], value), (arrays[4], value), (arrays[5], None)):
+        dims = o.dims if wanted is not None else scores.dims[:-1]
+        layout = Layout(made.sharding[:-1]) if wanted is None else wanted
+        if _as(Array(replace(o, dims=dims), layout), given.tensor) != given.layout:
+            return Illegal(f"{given} is not {Array(replace(given.tensor, dims=dims), layout)}")
+    sums: list[Array] = []
+    for one, other, like in ((s, q, k), (s, Array(o, value), v)):
+        dims = tuple(
+            d for d in dict.fromkeys((*one.tensor.dims, *other.tensor.dims)) if d not in like.tensor.dims
+        )
+        part = local(Einsum(dims), (one, other), like.tensor)
+        if isinstance(part, Illegal):
+            return part
+        scattered = relayout(ReduceScatter(op.axes, op.dim), Array(like.tensor, part))
+        if isinstance(scattered, Illegal):
+            return scattered
+        sums.append(Array(like.tensor, scattered))
+    query = local(Einsum((op.dim, *others)), (s, whole[0]), q.tensor)
+    if isinstance(query, Illegal):
+        return query
+    return _keeps(op, tuple(sums)) or _as(Array(q.tensor, query), result)
+
+
+def _as(array: Array, result: Tensor) -> Layout | Illegal:
+    """Give an array's layout in the order of another tensor's dims."""
+    if set(array.tensor.dims) != set(result.dims):
+        return Illegal(f"{result.name} has other dims than {array}")
+    return Layout(tuple(array.axes(dim) for dim in result.dims), array.layout.unreduced)
+
+
+def _keeps(op: RingAttention, wanted: tuple[Array, ...]) -> Illegal | None:
+    """Say what is wrong with what attention keeps."""
+    for given, made in zip(op.kept, wanted, strict=True):
+        if _as(made, given.tensor) != given.layout:
+            return Illegal(f"{given} is kept as {made.with_layout(made.layout)}")
+    return None

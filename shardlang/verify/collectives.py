@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Ring
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Permute,
+    ReduceScatter,
+    Ring,
+    RingAttention,
+)
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.types import Array, Axis
+from shardlang.ir.types import Array, Axis, Dim
 from shardlang.passes.live import alive, runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead
@@ -31,6 +39,9 @@ MLIR_DTYPES: Mapping[str, str] = {
 """StableHLO's names of the element types."""
 
 Groups = tuple[tuple[int, ...], ...]
+
+NO_PARTS: Mapping[Dim, int] = {}
+"""No dim is divided further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,9 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
         times += id(step) in early  # for the first layer, or by the last one for nobody
         if live and isinstance(step.op, Ring):
             for seen, count in _of_ring(step, step.op, numbers).items():
+                found[seen] += count * times
+        elif live and isinstance(step.op, RingAttention):
+            for seen, count in _of_attention(step, step.op, numbers).items():
                 found[seen] += count * times
         elif live and step.is_collective and getattr(step.op, "axes", ()):
             found[_of_step(step, numbers)] += times
@@ -129,20 +143,41 @@ def _of_ring(step: Step, op: Ring, numbers: Numbers) -> Counter[Seen]:
     """
     move = step.moving
     shard = move.inputs[0] if op.gathers else move.output
-    rings = groups(op.axes, numbers)
-    n = len(rings[0])
+    n = numbers.parts(op.axes)
     found: Counter[Seen] = Counter()
     for way, hops in ((1, n // 2), (-1, (n - 1) // 2)):
-        pairs = (((g[i], g[(i + way) % n]) for i in range(n)) for g in rings)
-        moves = tuple(sorted(pair for ring in pairs for pair in ring))
+        moves = _round(op.axes, way, numbers)
         found[Seen("collective_permute", local_type(shard, numbers), moves)] += hops
     return +found
 
 
-def local_type(array: Array, numbers: Numbers) -> str:
-    """Write a device's part of an array as StableHLO writes its type."""
+def _of_attention(step: Step, op: RingAttention, numbers: Numbers) -> Counter[Seen]:
+    """Say what ring attention must become: n-1 permutes of each half shard, half of them each way round.
+
+    A shard of an odd number of positions goes one way, whole.
+    """
+    k, v = step.inputs[op.query + 1 : op.query + 3]
+    n = numbers.parts(op.axes)
+    even = numbers.dims[op.dim] // numbers.parts(k.axes(op.dim)) % 2 == 0
+    found: Counter[Seen] = Counter()
+    for array in (k, v, *(op.kept if op.back else ())):
+        operand = local_type(array, numbers, {op.dim: 2} if even else {})
+        for way in (1, -1) if even else (1,):
+            found[Seen("collective_permute", operand, _round(op.axes, way, numbers))] += n - 1
+    return +found
+
+
+def _round(axes: tuple[Axis, ...], way: int, numbers: Numbers) -> Groups:
+    """List who sends to whom in rings over axes: each device to the next one, or to the one before."""
+    rings = groups(axes, numbers)
+    n = len(rings[0])
+    return tuple(sorted((g[i], g[(i + way) % n]) for g in rings for i in range(n)))
+
+
+def local_type(array: Array, numbers: Numbers, parts: Mapping[Dim, int] = NO_PARTS) -> str:
+    """Write a device's part of an array as StableHLO writes its type; `parts` divide dims further."""
     sizes = [
-        numbers.dims[dim] // numbers.parts(axes)
+        numbers.dims[dim] // numbers.parts(axes) // parts.get(dim, 1)
         for dim, axes in zip(array.tensor.dims, array.layout.sharding, strict=True)
     ]
     return "x".join([*map(str, sizes), MLIR_DTYPES[array.tensor.dtype.name]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from shardlang.ir.ops import (
     Rename,
     Reshape,
     Ring,
+    RingAttention,
     Rotary,
     Select,
     Take,
@@ -192,6 +194,21 @@ def _typed(value: Value, tensor: Tensor) -> Value:
 Operand = tuple[Value, tuple[Dim, ...]]
 
 
+def _attention(
+    op: RingAttention, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
+) -> Value:
+    """Evaluate attention with its scores whole."""
+    q, keys, values = operands[:3]
+    (lse,) = op.kept
+    scores = replace(lse.tensor, dims=(*lse.tensor.dims, op.dim))
+    product = (_einsum((q, keys), scores, sizes), scores.dims)
+    s = _compute(Linear((op.scale,)), [product], scores, sizes)
+    if op.relation is not None:
+        mask = _compute(Compare(op.relation), operands[3:], scores, sizes)
+        s = _compute(Select(None), [(mask, scores.dims), (s, scores.dims)], scores, sizes)
+    return _einsum(((jax.nn.softmax(s, axis=-1), scores.dims), values), result, sizes)
+
+
 def _compute(
     op: Compute, operands: Sequence[Operand], result: Tensor, sizes: Mapping[Dim, int]
 ) -> Value:
@@ -201,6 +218,8 @@ def _compute(
             return _einsum(operands, result, sizes)
         case Ring(product):
             return _compute(product, operands, result, sizes)
+        case RingAttention():
+            return _attention(op, operands, result, sizes)
         case Linear(coefficients, constant):
             total: Value = float(constant)
             for (value, dims), c in zip(operands, coefficients, strict=True):

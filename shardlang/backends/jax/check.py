@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import wrap
 
+from shardlang.backends.jax.attention import attention
 from shardlang.backends.jax.compute import aligned, compute, dtype_code, jax_dtype
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.data import scales
@@ -36,8 +37,8 @@ from shardlang.backends.jax.template import (
     MAIN_WHOLE,
 )
 from shardlang.backends.jax.train import training_check
-from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce
-from shardlang.ir.plan import Plan
+from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce, RingAttention
+from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Block, Statement
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, Tensor
 from shardlang.passes.layers import bodies, left_inside, members, stack
@@ -298,6 +299,9 @@ class _Reference:
             part = aligned(sources[0], inputs[0].tensor.dims, item.result.dims)
             return layout(f"{target} = ", f"{target} + {part}", 1)
         output = self.whole[item.result.name]
+        if isinstance(op, RingAttention):
+            alone = Step(replace(op, axes=()), inputs, output)
+            return attention(alone, sources, [target, "_"], self.context.scope)
         lines = compute(op, inputs, sources, output, target, self.context.scope)
         if item.constant:
             lines.append(f"    {target} = lax.stop_gradient({target})")

@@ -26,6 +26,7 @@ from shardlang.ir.ops import (
     Rename,
     Reshape,
     Ring,
+    RingAttention,
     Rotary,
     Select,
     Take,
@@ -161,6 +162,8 @@ def compute(
             writer.reduce(op, operands[0])
         case Update():
             raise TypeError("an update is the optimizer's, not a step of its own")
+        case RingAttention():
+            raise TypeError("attention makes several arrays, and is written by itself")
         case Rename(dims):
             writer.rename(operands[0], dims)
         case Rotary():

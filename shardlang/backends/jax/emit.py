@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
-from shardlang.backends.jax import passes, rings, stages
+from shardlang.backends.jax import attention, passes, rings, stages
 from shardlang.backends.jax.check import check
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.errors import AxisNotAscii, failure, ScheduleNotEmitted
@@ -68,7 +68,7 @@ def _text(context: Context) -> str:
     helpers = [
         text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in steps + step + own
     ]
-    helpers += rings.helpers(steps)
+    helpers += rings.helpers(steps) + attention.helpers(steps + own)
     parts = [
         _head(context, "".join((*helpers, steps, step, own))),
         tables(context),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardlang.backends.jax.attention import attention
 from shardlang.backends.jax.compute import compute
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.layout import names_of_axes
@@ -20,6 +21,7 @@ from shardlang.ir.ops import (
     ReduceScatter,
     Relayout,
     Ring,
+    RingAttention,
     Slice,
 )
 from shardlang.ir.plan import Step
@@ -44,6 +46,9 @@ def _step(context: Context, step: Step) -> list[str]:
     if isinstance(step.op, Ring):
         kept = next((context.names[array] for array in step.outputs[1:]), None)
         return ring(step, sources, target, kept, context.scope)
+    if isinstance(step.op, RingAttention):
+        targets = [context.names[array] for array in step.outputs]
+        return attention(step, sources, targets, context.scope)
     if isinstance(step.op, Compute):
         if _is_copy(step):
             return layout(f"{target} = ", sources[0], 1)

@@ -9,7 +9,16 @@ from shardlang.backends.jax.errors import failure, TooManyDims
 from shardlang.backends.jax.flow import Flow, Value
 from shardlang.backends.jax.names import Names
 from shardlang.backends.jax.sizes import dims_of
-from shardlang.ir.ops import AllGather, AllReduce, AllToAll, Mask, Permute, ReduceScatter, Slice
+from shardlang.ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Mask,
+    Permute,
+    ReduceScatter,
+    RingAttention,
+    Slice,
+)
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import Array, Dim, Layout
 
@@ -74,6 +83,10 @@ class Variables:
                 home.setdefault(step.output.name, step.output.layout)
         for step in steps:
             home.setdefault(step.output.name, step.output.layout)
+        for step in steps:
+            if isinstance(step.op, RingAttention):
+                for array in step.op.kept:
+                    home.setdefault(array.name, array.layout)
         for name, layout in home.items():
             self._table[name, layout] = self._names.fresh(name)
         for array, word in _others(flow, steps):
@@ -110,7 +123,7 @@ def _others(flow: Flow, steps: Iterable[Step]) -> Iterator[tuple[Array, str]]:
     for step in steps:
         yield step.output, _suffix(step)
         for array in step.outputs[1:]:
-            yield array, "gathered"
+            yield array, "kept" if isinstance(step.op, RingAttention) else "gathered"
         for array in step.inputs:
             yield array, "relaid"
 

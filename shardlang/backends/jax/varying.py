@@ -24,6 +24,7 @@ from shardlang.ir.ops import (
     Permute,
     ReduceScatter,
     Ring,
+    RingAttention,
     Slice,
 )
 from shardlang.ir.plan import Step
@@ -129,7 +130,7 @@ def _varies(step: Step, before: Axes) -> Axes:
     match step.op:
         case AllGather(axes) | AllReduce(axes):
             return before.difference(axes)
-        case Ring():
+        case Ring() | RingAttention():
             return before.union(step.op.axes)
         case ReduceScatter(axes) | AllToAll(axes) | Slice(axes) | Mask(axes):
             return before.union(axes)

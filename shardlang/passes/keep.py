@@ -186,11 +186,17 @@ def made_again_for_nothing(plan: Plan) -> Plan:
 
 
 def _insert(steps: list[Step], again: Sequence[Step]) -> None:
-    """Have each of some relayouts before the first step that reads what it makes, the last one first."""
+    """Have each of some relayouts before the first step that reads what it makes, the last one first.
+
+    Copies of what is one for all layers are made before the block that reads them.
+    """
     for step in reversed(again):
         steps[:] = [each for each in steps if each.output != step.output]
-        reads = (i for i, each in enumerate(steps) if step.output in each.inputs)
-        steps.insert(next(reads), step)
+        place = next(i for i, each in enumerate(steps) if step.output in each.inputs)
+        loop = steps[place].loop
+        while step.loop is None and loop is not None and place and steps[place - 1].loop == loop:
+            place -= 1
+        steps.insert(place, step if step.loop is None else replace(step, loop=loop))
 
 
 def _changed(plan: Plan, backward: list[Step]) -> Plan:

@@ -1,23 +1,27 @@
 """From chosen ways to a plan: the steps of both passes, in an order in which they can run.
 
 Every operation is done as chosen; what it reads is moved there right before, along the value's tree,
-and what has to be had is moved right after it is made.
+and what has to be had is moved right after it is made. In a block that holds for what is a layer's own: what
+its lines read of the values outside is moved before the block, what they add up over the layers behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
 from shardlang.ir.ops import Coefficient, Compute, Linear
 from shardlang.ir.plan import Pass, Plan, Step
+from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
 from shardlang.planner.problem import COPY, Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
+from shardlang.planner.regions import Region
 from shardlang.planner.reshard import steps_along
 from shardlang.planner.trees import halves, Trees
 from shardlang.source import Span
@@ -52,11 +56,16 @@ class Builder:
         self.routes = [self._routes(index) for index in range(len(problem.values))]
         self.steps: dict[Pass, list[Step]] = {"forward": [], "backward": []}
         self.section: Pass = "forward"
+        self.block: Block | None = None
+        self.body: list[Step] = []
         self.ends: set[Array] = set()
         self.shown: dict[Array, Array] = {}
-        self.made: set[Array] = set(problem.homes.values())
-        self.kept: set[Array] = set()
-        self.names = {s.result.name for s in problem.program.statements} | set(problem.homes)
+        self.given = {(region, array) for (region, _), array in problem.homes.items()}
+        self.made = set(self.given)
+        self.kept: set[tuple[Region, Array]] = set()
+        self.owner = dict(problem.regions.owner)
+        self.names = {s.result.name for s in problem.program.statements}
+        self.names |= {array.name for _, array in self.given}
         self.names |= {operation.result.name for operation in problem.operations}
         self.names |= set(problem.alias)
 
@@ -148,11 +157,29 @@ class Builder:
 
     # Steps ----------------------------------------------------------------------------------
 
+    @property
+    def among(self) -> Region:
+        """The block whose lines are written."""
+        return None if self.block is None else self.block.number
+
+    def place(self, array: Array) -> tuple[Region, Array]:
+        """Give an array with the region of which it is one."""
+        among = self.among
+        if among is not None and array.name in self.problem.regions.handed[among]:
+            return among, array
+        return self.owner.get(array.name), array
+
     def add(self, step: Step) -> Array:
-        """Append a step, unless what it makes is at hand."""
-        if step.output not in self.made:
+        """Append a step, unless what it makes is at hand: to its block, or before the block."""
+        place = self.place(step.output)
+        if place in self.made:
+            return step.output
+        self.made.add(place)
+        inside = replace(step, loop=self.block)
+        if place[0] is not None or inside.accumulates:
+            self.body.append(inside)
+        else:
             self.steps[self.section].append(step)
-            self.made.add(step.output)
         return step.output
 
     def obtain(self, array: Array, span: Span | None) -> Array:
@@ -162,13 +189,13 @@ class Builder:
             return self.obtain(Array(view[1], array.layout), span)
         if view is not None:
             return self._view(array, *view, span)
-        if array in self.made:
+        if self.place(array) in self.made:
             return array
-        routes = self.routes[self.problem.at(array.tensor, self.section)]
+        routes = self.routes[self.problem.at(array.tensor, self.section, self.among)]
         step = routes.before.get(array)
         if step is None:
             self._add_up(array.tensor, span)
-            assert array in self.made, f"{array} is made by nothing"
+            assert self.place(array) in self.made, f"{array} is made by nothing"
             return array
         source = self.obtain(step.inputs[0], span)
         return self.add(replace(step, inputs=(source,), rule="optimal", span=span))
@@ -185,21 +212,21 @@ class Builder:
         again = any(array.name == other.name for other in self.shown)
         name = array.name
         if array not in self.ends and (kept or again):
-            name = self._fresh(name)
+            name = self._fresh(name, array.name)
         made = Array(replace(array.tensor, name=name), array.layout)
         self.shown[array] = self.add(Step(op, (source,), made, "view", span=span))
         return made
 
     def _add_up(self, tensor: Tensor, span: Span | None) -> None:
         """Add the contributions to a gradient."""
-        index = self.problem.at(tensor, self.section)
+        index = self.problem.at(tensor, self.section, self.among)
         value, routes = self.problem.values[index], self.routes[index]
         assert routes.sum is not None, f"{tensor.name} is made by nothing"
         slots = [self.problem.slots[s] for s in value.sources]
 
         def part(made: int | Meeting) -> Array:
             if isinstance(made, Meeting):
-                return together(made, self._fresh(f"{tensor.name}_sum"))
+                return together(made, self._fresh(f"{tensor.name}_sum", tensor.name))
             operation = self.problem.operations[slots[made].op]
             own = operation.result if operation.op is not None else operation.operands[0]
             state = self.state(value.sources[made])
@@ -223,11 +250,16 @@ class Builder:
         """Have a contribution: one that an operation made for the sum, or a value passed into it."""
         return self.obtain(array, span) if operation.op is None else array
 
-    def _fresh(self, name: str) -> str:
+    def _fresh(self, name: str, like: str) -> str:
+        """Give a name that nothing has, for a value of the region of another one."""
         found, number = name, 2
         while found in self.names:
             found, number = f"{name}{number}", number + 1
         self.names.add(found)
+        handed = self.among is not None and like in self.problem.regions.handed[self.among]
+        region = self.among if handed else self.owner.get(like)
+        if region is not None:
+            self.owner[found] = region
         return found
 
     def run(self, book: Plan) -> None:
@@ -241,29 +273,92 @@ class Builder:
             self.section, self.ends = section, set(wanted)
             if section == "backward":
                 self._forget()
-            for index, value in enumerate(self.problem.values):
-                if value.root is not None and value.section == section:
-                    self._terminals(index, None)
-            for index, operation in enumerate(self.problem.operations):
-                for array in self.problem.shown.get(index, ()) if section == "forward" else ():
-                    self.obtain(array, None)
-                if operation.section != section:
-                    continue
-                self._operation(index, operation)
-                slot = self.problem.slots[operation.slots[-1]]
-                if not slot.source or (operation.op is None and section == "forward"):
-                    continue
-                left[slot.value] -= 1
-                if not left[slot.value]:
-                    self._terminals(slot.value, operation.span)
+            carries = [c for s, _, c in self.problem.regions.handing() if s == section]
+            self._given(None, {carry.exit.name for carry in carries})
+            for region, run in groupby(self._order(section), key=self._during):
+                self._enter(region)
+                behind: list[tuple[int, Span | None]] = []
+                for index in run:
+                    self._line(index, left, behind)
+                self._leave(wanted)
+                for value, span in behind:
+                    self._terminals(value, span)
             for array in wanted:
+                if self.place(array)[0] is None:
+                    self.obtain(array, None)
+
+    def _during(self, index: int) -> Region:
+        return self.problem.operations[index].during
+
+    def _order(self, section: Pass) -> list[int]:
+        """List the operations of a pass; what each layer passes on comes at the end of its block."""
+        operations = self.problem.operations
+        found = [index for index, each in enumerate(operations) if each.section == section]
+        if section == "backward":
+            return found
+        last: dict[Region, int] = {}
+        for index in found:
+            if operations[index].op is not None:
+                last[self._during(index)] = index
+        end = len(operations)
+
+        def place(index: int) -> tuple[int, int]:
+            keeps = operations[index].op is None
+            return last.get(self._during(index), end) if keeps else index, index
+
+        return sorted(found, key=place)
+
+    def _line(self, index: int, left: list[int], behind: list[tuple[int, Span | None]]) -> None:
+        """Append an operation; what is to be moved behind the block that it is in is put off."""
+        operation = self.problem.operations[index]
+        for array in self.problem.shown.get(index, ()) if self.section == "forward" else ():
+            self.obtain(array, None)
+        self._operation(index, operation)
+        slot = self.problem.slots[operation.slots[-1]]
+        if not slot.source or (operation.op is None and self.section == "forward"):
+            return
+        left[slot.value] -= 1
+        if left[slot.value]:
+            return
+        if operation.region is not None and self.problem.values[slot.value].region is None:
+            behind.append((slot.value, operation.span))
+        else:
+            self._terminals(slot.value, operation.span)
+
+    def _given(self, region: Region, later: Collection[str] = ()) -> None:
+        """Have what has to be had of the values that are given in a region, but for some."""
+        for index, value in enumerate(self.problem.values):
+            here = (value.region, value.section) == (region, self.section)
+            if here and value.root is not None and value.tensor.name not in later:
+                self._terminals(index, None)
+
+    def _enter(self, region: Region) -> None:
+        """Begin the lines of a block, or those outside."""
+        self.block = None
+        if region is not None:
+            self.block = self.problem.regions.loops[self.section, region]
+            self._given(region)
+
+    def _leave(self, wanted: Sequence[Array]) -> None:
+        """End a block: each layer has its outputs and gradients, and behind it is what it hands on."""
+        block, region = self.block, self.among
+        if block is None:
+            return
+        for array in wanted:
+            if self.place(array)[0] == region:
                 self.obtain(array, None)
+        self.steps[self.section] += self.body
+        self.body, self.block = [], None
+        names = {carry.exit.name for carry in block.carries}
+        for index, value in enumerate(self.problem.values):
+            if value.region is None and value.root is not None and value.tensor.name in names:
+                self._terminals(index, None)
 
     def _operation(self, index: int, operation: Operation) -> None:
         if operation.op is None and operation.section == "forward":
             value = self.problem.values[self.problem.slots[operation.slots[0]].value]
             kept = Array(operation.result, value.layout(self.state(operation.slots[0])))
-            self.kept.add(self.obtain(kept, operation.span))
+            self.kept.add(self.place(self.obtain(kept, operation.span)))
         if operation.op is None:
             return
         way = operation.ways[self.ways[index]]
@@ -282,10 +377,12 @@ class Builder:
 
     def _forget(self) -> None:
         """Drop the copies of parameters that are not kept, what is not saved, and all views."""
-        homes = {*self.problem.homes.values(), *self.kept}
+        stay = self.given | self.kept
         self.shown.clear()
         self.made = {
-            array for array in self.made if array in homes or array.name not in self.problem.split
+            place
+            for place in self.made
+            if place in stay or place[1].name not in self.problem.split
         }
 
 
@@ -296,13 +393,8 @@ def build_plan(
     builder = Builder(problem, trees, ways)
     builder.run(book)
     gradients = book.gradients
-    forward, backward = mark_critical(
-        book.program,
-        tuple(builder.steps["forward"]),
-        tuple(builder.steps["backward"]),
-        book.outputs,
-        gradients,
-    )
+    forward, backward = (tuple(steps) for steps in builder.steps.values())
+    forward, backward = mark_critical(book.program, forward, backward, book.outputs, gradients)
     plan = replace(
         book, strategy="optimal", forward=forward, backward=backward, alternatives=(), warnings=()
     )

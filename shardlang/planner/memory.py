@@ -134,7 +134,8 @@ class _Pool:
         worth: dict[str, Fraction] = {}
         for kept in kept_copies(plan.program, plan.forward, plan.backward):
             if kept.leaf.name not in self.task.must:
-                held = [copy.local_bytes.evaluate(sizes).number or 0 for copy in kept.copies]
+                every = (copy.local_bytes * kept.times for copy in kept.copies)
+                held = [size.evaluate(sizes).number or 0 for size in every]
                 saved = self.aim.of(regathered(plan, [kept.leaf.name]))[0] - self.aim.of(plan)[0]
                 worth[kept.leaf.name] = Fraction(saved) / (sum(held) or 1)
         names = sorted(worth, key=lambda name: (worth[name], name))

@@ -16,6 +16,12 @@ its own maximum is reduced once, before it is copied, so that both have the same
 that it is a copy of, and equal operations of equal values make one value (`_same_values`): it is
 computed once, and moved once.
 
+Of a *block* there is one problem for all of its layers: what its lines make and read is a value of one
+layer, and costs as often as there are layers (`Region`). What it hands on is two values, one of a
+layer and one of the lines outside, and both begin or end where the book plan hands it on, so that each
+block falls apart from the rest. A value of the lines outside is one value, whoever reads it: its copies are
+made once, before the block, and what is added up over the layers is moved once, behind it.
+
 With `Free` arrays the layouts of leaves and outputs are part of the choice: where an array lies is an
 operation with a way a layout, between what is given, what it is read as, and its gradient.
 
@@ -28,7 +34,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
 
@@ -47,11 +53,12 @@ from shardlang.ir.ops import (
     Rename,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Program, Statement
+from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, gradient_of, Line, relays
 from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, price_all, Prices
+from shardlang.planner.regions import Region, Regions
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
 from shardlang.planner.ways import Local, ways
@@ -67,8 +74,8 @@ LARGEST = 12_000
 COPY = Linear((Coefficient(),))
 """What gives a value another name."""
 
-Flow = tuple[tuple[Tensor, ...], Tensor, Op]
-"""An operation on whole tensors: operands, result, what is done."""
+Flow = tuple[tuple[Tensor, ...], Tensor, Op, Region]
+"""An operation on whole tensors: operands, result, what is done, and the block that its line is in."""
 
 
 class UnplannableError(Exception):
@@ -119,6 +126,10 @@ class Operation:
     """What a stated collective costs."""
     held: Fraction = Fraction(0)
     """Of a choice of where arrays lie: the bytes held for each byte of the first one."""
+    region: Region = None
+    """The block that repeats it."""
+    during: Region = None
+    """The block among whose lines it is asked for: it is that block's, or made before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,9 @@ class Value:
     codes: list[int]
     place: dict[int, int]
     root: int | None = None
+    region: Region = None
+    times: int = 1
+    """How many there are: one a layer."""
     sources: list[int] = field(default_factory=list[int])
     targets: list[int] = field(default_factory=list[int])
     terminals: list[int] = field(default_factory=list[int])
@@ -224,12 +238,18 @@ class Problem:
     )
     shown: dict[int, list[Array]] = field(default_factory=dict[int, "list[Array]"])
     """Outputs that are other values' names, by the number of operations that the text has before them."""
-    found: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    found: dict[tuple[str, str, Region], int] = field(
+        default_factory=dict[tuple[str, str, Region], int]
+    )
     split: frozenset[str] = frozenset()
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
-    homes: dict[str, Array] = field(default_factory=dict[str, Array])
+    homes: dict[tuple[Region, str], Array] = field(
+        default_factory=dict[tuple[Region, str], Array]
+    )
+    """What is given, and what a block hands to a layer or to the lines behind it."""
+    regions: Regions = field(default_factory=Regions)
     anywhere: frozenset[str] = frozenset()
     """The homes that are open: of leaves and cotangents that may lie anywhere."""
     made: dict[str, tuple[tuple[Layout, Layout], ...]] = field(
@@ -254,21 +274,28 @@ class Problem:
             tensor = self.alias[tensor.name][1]
         return tensor
 
-    def key(self, tensor: Tensor, section: Pass) -> tuple[str, str]:
+    def region(self, tensor: Tensor, among: Region) -> Region:
+        """Say of which region a value is that the lines of a block read, or those outside."""
+        return self.regions.of(self.original(tensor).name, among)
+
+    def key(self, tensor: Tensor, section: Pass, among: Region) -> tuple[str, str, Region]:
         """Give what a value is found by: parameters are one in each pass."""
         name = self.original(tensor).name
-        return (name, section if name in self.split else "")
+        return name, section if name in self.split else "", self.regions.of(name, among)
 
-    def at(self, tensor: Tensor, section: Pass) -> int:
-        """Give the number of a tensor's value in a pass, made when it is first asked for."""
-        key = self.key(tensor, section)
+    def at(self, tensor: Tensor, section: Pass, among: Region) -> int:
+        """Give the number of a value in a pass, as the lines of a region mean it.
+
+        It is made when it is first asked for.
+        """
+        key = self.key(tensor, section, among)
         if key not in self.found:
             self.on_time()
             self.found[key] = len(self.values)
-            self.values.append(self._value(self.original(tensor), section))
+            self.values.append(self._value(self.original(tensor), section, key[2]))
         return self.found[key]
 
-    def _value(self, tensor: Tensor, section: Pass) -> Value:
+    def _value(self, tensor: Tensor, section: Pass, region: Region) -> Value:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
         again = section == "backward" and tensor.name in self.split
         made = () if again else self.made.get(tensor.name, ())
@@ -277,8 +304,9 @@ class Problem:
         if len(codes) > LARGEST:
             raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         place = {code: i for i, code in enumerate(codes)}
-        value = Value(tensor, section, graph, codes, place)
-        home = self.homes.get(tensor.name)
+        times = self.regions.times(region)
+        value = Value(tensor, section, graph, codes, place, region=region, times=times)
+        home = self.homes.get((region, tensor.name))
         if home is not None and tensor.name not in self.anywhere:
             value.root = value.state(home.layout)
         return value
@@ -303,8 +331,9 @@ class Problem:
 
         `only` is a step that does it in the one way that counts.
         """
-        reads = [self.at(operand, made.section) for operand in made.operands]
-        result = self.at(made.result if total is None else total, made.section)
+        among = made.region
+        reads = [self.at(operand, made.section, among) for operand in made.operands]
+        result = self.at(made.result if total is None else total, made.section, among)
         index = len(self.operations)
         self.operations.append(made)
         values = [self.values[i] for i in (*reads, result)]
@@ -338,11 +367,11 @@ class Problem:
         if len(made.states) > len(reads):
             self.connect(index, len(reads), result, source=True)
 
-    def keep(self, tensor: Tensor, layout: Layout | None) -> None:
+    def keep(self, tensor: Tensor, layout: Layout | None, region: Region) -> None:
         """Pass a value from the forward to the backward pass, in a layout or in any one."""
         index = len(self.operations)
-        before, after = self.at(tensor, "forward"), self.at(tensor, "backward")
-        made = Operation(None, (tensor,), tensor, "forward", None)
+        before, after = (self.at(tensor, section, region) for section in ("forward", "backward"))
+        made = Operation(None, (tensor,), tensor, "forward", None, region=region, during=region)
         value = self.values[after]
         places = range(len(value.codes)) if layout is None else [value.state(layout)]
         made.states = [np.array(places), np.array(places)]
@@ -361,14 +390,14 @@ class Problem:
         ends: dict[tuple[int, bool], None] = {}
         for name in group:
             if name in given:
-                ends[self.at(given[name], "forward"), True] = None
-                ends[self.at(given[name], "backward"), True] = None
+                ends[self.at(given[name], "forward", None), True] = None
+                ends[self.at(given[name], "backward", None), True] = None
             else:
-                ends[self.at(shown[name], "forward"), False] = None
+                ends[self.at(shown[name], "forward", None), False] = None
             if name in gradients:
-                ends[self.at(gradients[name], "backward"), False] = None
+                ends[self.at(gradients[name], "backward", None), False] = None
             if name in shown and (cotangent := gradient_of(shown[name])).name in received:
-                ends[self.at(cotangent, "backward"), True] = None
+                ends[self.at(cotangent, "backward", None), True] = None
         values = [self.values[value] for value, _ in ends]
         first, space = values[0], values[0].graph.space
         whole = [code for code in first.codes if not code & space.full << space.high]
@@ -391,7 +420,8 @@ class Problem:
         ends = codes[:1] if before.tensor == after.tensor else codes
         made.states = [np.array([code]) for code in ends]
         made.work = {0: Fraction(0)}
-        made.price = price(only.op, before, after, self.mesh, self.sizes, self.prices)
+        paid = price(only.op, before, after, self.mesh, self.sizes, self.prices)
+        made.price = paid * self.regions.times(made.region)
 
     def _work(self, made: Operation) -> dict[int, Fraction]:
         """Give the FLOPs by split; for times, those alone that count for T_math."""
@@ -402,6 +432,7 @@ class Problem:
         assert whole is not None
         if self.rate is not None and not counts(step, made.section):
             whole = Fraction(0)
+        whole *= self.regions.times(made.region)
         axes = self.mesh.axes
         return {
             split: whole / prod(info.size or 1 for a, info in enumerate(axes) if split >> a & 1)
@@ -438,25 +469,32 @@ def build(
             alone |= {leaf.array.name for leaf in program.leaves}
             alone |= {s.result.name for s in program.statements}
         problem.split = frozenset(alone.difference(kept))
+    outputs = {array.name: array for array in book.outputs}
+    lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
+    regions = problem.regions = Regions.read(book, lines)
     for leaf in program.leaves:
         check_layout(leaf.array, mesh, problem.sizes)
-        problem.homes[leaf.array.name] = leaf.array
-    problem.homes.update((array.name, array) for array in book.cotangents)
+        problem.homes[regions.of(leaf.array.name, None), leaf.array.name] = leaf.array
+    for array in book.cotangents:
+        problem.homes[regions.of(array.name, None), array.name] = array
+    for _, number, carry in regions.handing():
+        assert carry.layout is not None
+        for region, tensor in ((number, carry.entry), (None, carry.exit)):
+            problem.homes[region, tensor.name] = Array(tensor, carry.layout)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
-    lines = () if forward_only else adjoint(program, [output.tensor for output in book.outputs])
-    flow: list[Flow] = [(tuple(u.tensor for u in s.operands), s.result, s.op) for s in computed]
-    flow += [(line.operands, line.result, line.op) for line in lines]
-    flow = _same_values(problem, flow, {array.name for array in book.outputs})
+    flow: list[Flow] = [
+        (tuple(u.tensor for u in s.operands), s.result, s.op, _number(s.block)) for s in computed
+    ]
+    flow += [(line.operands, line.result, line.op, _number(line.block)) for line in lines]
+    flow = _same_values(problem, flow, set(outputs))
     had = _had(problem, book)
-    needed = {problem.original(array.tensor).name for array, _ in had}
-    for operands, result, _ in reversed(flow):
-        if result.name in needed:
-            needed.update(operand.name for operand in operands)
+    needed = _needed(problem, flow, [array for array, _, _ in had])
     stated = _stated(problem, book)
-    outputs = {array.name: array for array in book.outputs}
     for s in program.statements:
         if s.result.name in outputs and s.result.name in problem.alias:
+            if s.block is not None:
+                raise UnplannableError(f"each layer has the output {s.result.name}, a view")
             before = problem.shown.setdefault(len(problem.operations), [])
             before.append(outputs[s.result.name])
         moves = relays(s) or isinstance(s.op, Relayout)
@@ -466,10 +504,10 @@ def build(
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
     gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
-    for array, section in had:
+    for array, section, region in had:
         if gradients.get(array.name, array.name) in anywhere:
             continue
-        value = problem.values[problem.at(array.tensor, section)]
+        value = problem.values[problem.at(array.tensor, section, region)]
         terminal = value.state(array.layout)
         if terminal != value.root and terminal not in value.terminals:
             value.terminals.append(terminal)
@@ -482,12 +520,30 @@ def build(
     return problem
 
 
+def _number(block: Block | None) -> Region:
+    return None if block is None else block.number
+
+
+def _needed(problem: Problem, flow: Sequence[Flow], had: Iterable[Array]) -> set[str]:
+    """Name the values that something had is made from: what a layer reads, the one before has to make."""
+    needed = {problem.original(array.tensor).name for array in had}
+    while True:
+        for operands, result, _, _ in reversed(flow):
+            if result.name in needed:
+                needed.update(operand.name for operand in operands)
+        again = {c.exit.name for _, _, c in problem.regions.handing() if c.entry.name in needed}
+        if again <= needed:
+            return needed
+        needed |= again
+
+
 def _same_values(problem: Problem, flow: Iterable[Flow], outputs: Collection[str]) -> list[Flow]:
     """Find the names that are other values' names too; give the flow with what they come from.
 
     These are views, copies, and what equal operations make of equal operands. Where the text says how
     a value is moved, made or saved, it is a value of its own; so is a copy of a parameter, since of
-    those not all passes have the same copies. An output stays what nothing reads.
+    those not all passes have the same copies. An output stays what nothing reads. What a block hands on is not
+    what it is before it, and lines of a block are equal to others of that block alone.
     """
     program = problem.program
     apart = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
@@ -495,10 +551,14 @@ def _same_values(problem: Problem, flow: Iterable[Flow], outputs: Collection[str
     for s in program.statements:
         if isinstance(s.op, Relayout) or s.keep_unreduced:
             apart.add(s.result.name)
+    handed = problem.regions.names
     known: dict[object, Tensor] = {}
     found: list[Flow] = []
-    for operands, result, op in flow:
-        if isinstance(op, Rename):
+    for operands, result, op, region in flow:
+        if result.name in handed:
+            if isinstance(op, Rename):
+                raise UnplannableError(f"layers hand on {result.name}, a view")
+        elif isinstance(op, Rename):
             problem.alias[result.name] = (op, operands[0])
         elif result.name not in apart and not isinstance(op, Relayout):
             first = operands[0]
@@ -506,23 +566,27 @@ def _same_values(problem: Problem, flow: Iterable[Flow], outputs: Collection[str
             if copied and problem.original(first).name not in apart:
                 same = first
             else:
-                meaning = _meaning(problem, operands, result, op)
+                read = [problem.key(o, "forward", region) for o in operands]
+                meaning = (region, _meaning(read, operands, result, op))
                 same = known.get(meaning, result)
                 if result.name not in outputs:
                     known.setdefault(meaning, result)
             if same.name != result.name:
                 problem.alias[result.name] = (COPY, same)
-                found.append(((same,), result, COPY))
+                found.append(((same,), result, COPY, region))
                 continue
-        found.append((operands, result, op))
+        found.append((operands, result, op, region))
     return found
 
 
 def _meaning(
-    problem: Problem, operands: Sequence[Tensor], result: Tensor, op: Compute
+    values: Sequence[object], operands: Sequence[Tensor], result: Tensor, op: Compute
 ) -> tuple[object, ...]:
-    """Give what two operations have alike that make the same numbers, in whatever order they read."""
-    read: list[object] = [(problem.original(o).name, o.dims) for o in operands]
+    """Give what two operations have alike that make the same numbers, in whatever order they read.
+
+    `values` say which ones the operands are.
+    """
+    read: list[object] = [(v, o.dims) for v, o in zip(values, operands, strict=True)]
     what: object = op
     if isinstance(op, Einsum):
         read, what = sorted(read, key=repr), (Einsum, frozenset(op.contracted))
@@ -536,6 +600,11 @@ def _refuse(program: Program) -> None:
     """Raise `UnplannableError` for what only the rules lower."""
     if program.explicit:
         raise UnplannableError("the program's lines are its steps")
+    for block in program.blocks:
+        if block.pipeline is not None:
+            raise UnplannableError(f"layers {block.dim} lie on stages")
+    if program.prefetch:
+        raise UnplannableError(f"{', '.join(sorted(program.prefetch))} are prefetched")
 
 
 def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:
@@ -558,7 +627,9 @@ def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:
 def _operation(s: Statement, section: Pass) -> Operation:
     """Write a statement as an operation."""
     assert not isinstance(s.op, Rename)
-    return Operation(s.op, tuple(use.tensor for use in s.operands), s.result, section, s.span)
+    region = _number(s.block)
+    operands = tuple(use.tensor for use in s.operands)
+    return Operation(s.op, operands, s.result, section, s.span, region=region, during=region)
 
 
 def _stated(problem: Problem, book: Plan) -> dict[int, Step]:
@@ -583,6 +654,11 @@ def _stated(problem: Problem, book: Plan) -> dict[int, Step]:
                 raise UnplannableError(
                     f"the program states a collective of {s.result.name}, a view"
                 )
+            region = _number(s.block)
+            if name in problem.regions.names or problem.regions.of(name, region) != region:
+                raise UnplannableError(
+                    f"the program states a collective of {s.result.name}, which is not a layer's alone"
+                )
             if step.inputs[0].layout.reduction != "sum":
                 raise UnplannableError(f"the program states how {step.inputs[0]} is reduced")
             ends = (step.inputs[0].layout, step.output.layout)
@@ -593,47 +669,62 @@ def _stated(problem: Problem, book: Plan) -> dict[int, Step]:
 class _Again:
     """What the backward pass reads of the forward pass where only some values are saved.
 
-    A saved value is passed on in one layout, the declared one where there is one; others are computed
-    again from those, once.
+    A saved value is passed on in one layout, the declared one where there is one, and so is what layers
+    hand on; others are computed again from those, once.
     """
 
     def __init__(self, problem: Problem, stated: Mapping[int, Step]) -> None:
         self.problem, self.stated = problem, stated
         self.makers = {s.result.name: s for s in problem.program.statements if not relays(s)}
-        self.done: set[str] = set()
+        self.done: set[tuple[str, Region]] = set()
 
-    def need(self, tensor: Tensor) -> None:
-        """Have a value in the backward pass."""
-        tensor = self.problem.original(tensor)
+    def need(self, tensor: Tensor, among: Region, during: Region) -> None:
+        """Have a value in the backward pass, as the lines of a region mean it, among a block's lines."""
+        problem = self.problem
+        tensor = problem.original(tensor)
+        region = problem.regions.of(tensor.name, among)
         maker = self.makers.get(tensor.name)
-        if maker is None or tensor.name in self.done:
+        if maker is None or (tensor.name, region) in self.done:
             return
-        self.done.add(tensor.name)
-        if tensor.name in self.problem.program.save.names:
-            self.problem.keep(tensor, maker.target)
+        self.done.add((tensor.name, region))
+        if (region, tensor.name) in problem.homes:
+            return
+        handed = problem.regions.layout(tensor.name)
+        if handed is not None or tensor.name in problem.program.save.names:
+            problem.keep(tensor, handed or maker.target, region)
             return
         for use in maker.operands:
-            self.need(use.tensor)
-        self.problem.add(_operation(maker, "backward"), only=self.stated.get(id(maker)))
+            self.need(use.tensor, _number(maker.block), during)
+        made = replace(_operation(maker, "backward"), during=during)
+        problem.add(made, only=self.stated.get(id(maker)))
 
 
-def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass]]:
+def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass, Region]]:
     """Give what the plan has to have: outputs, gradients, and what the text declares.
 
     What is declared and dead in the book plan, and so not in it, is left out here as well. Of an
-    output's layouts the last one counts: nothing reads it in the others.
+    output's layouts the last one counts: nothing reads it in the others. What a block hands on is had
+    where it is handed on, at both ends.
     """
     steps = (*book.forward, *book.backward)
+    regions = problem.regions
     present = {array for step in steps for array in (*step.inputs, step.output)}
-    found: list[tuple[Array, Pass]] = [(output, "forward") for output in book.outputs]
     last: Pass = "backward"
-    found.extend((gradient.gradient, last) for gradient in book.gradients)
+    ends: list[tuple[Array, Pass]] = [(output, "forward") for output in book.outputs]
+    ends.extend((gradient.gradient, last) for gradient in book.gradients)
+    found: list[tuple[Array, Pass, Region]] = [
+        (array, section, regions.of(array.name, None)) for array, section in ends
+    ]
     outputs = {output.name for output in book.outputs}
     for s in problem.program.statements:
         if s.target is None or s.result.name in outputs:
             continue
         if Array(s.result, s.target) in present:
-            found.append((Array(s.result, s.target), "forward"))
+            found.append((Array(s.result, s.target), "forward", _number(s.block)))
+    for section, number, carry in regions.handing():
+        assert carry.layout is not None
+        found.append((Array(carry.entry, carry.layout), section, None))
+        found.append((Array(carry.exit, carry.layout), section, number))
     return found
 
 
@@ -646,7 +737,8 @@ def _backward(
     """
     lines = [line for line in lines if line.result.name not in problem.alias]
     readers = Counter(problem.original(o).name for line in lines for o in line.operands)
-    taken = {problem.original(g.gradient.tensor).name for g in book.gradients} | set(problem.homes)
+    taken = {problem.original(g.gradient.tensor).name for g in book.gradients}
+    taken |= {name for _, name in problem.homes}
     sums = {
         line.result.name: line
         for line in lines
@@ -666,16 +758,25 @@ def _backward(
             if isinstance(line.op, Compare):
                 raise UnplannableError("a maximum is compared, and not all values are saved")
             for operand in line.operands:
-                again.need(operand)
+                again.need(operand, _number(line.block), _number(line.block))
+        region = _number(line.block)
         if line.result.name not in sums:
-            made = Operation(line.op, line.operands, line.result, "backward", line.span)
-            problem.add(made, into.get(line.result.name))
+            problem.add(_backwards(line, line.op, line.operands), into.get(line.result.name))
             if isinstance(line.op, Compare):
-                problem.values[problem.at(line.operands[0], "backward")].once = True
+                first = problem.at(line.operands[0], "backward", region)
+                problem.values[first].once = True
             continue
         for operand in line.operands:
             if operand.name not in into:
-                problem.add(Operation(None, (operand,), line.result, "backward", line.span))
+                problem.add(_backwards(line, None, (operand,)))
+
+
+def _backwards(line: Line, op: Compute | None, operands: tuple[Tensor, ...]) -> Operation:
+    """Write a line of the backward pass as an operation, or what it passes on as one."""
+    region = _number(line.block)
+    return Operation(
+        op, operands, line.result, "backward", line.span, region=region, during=region
+    )
 
 
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
@@ -683,7 +784,7 @@ def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
     found = Fraction(0)
     for section, step in plan.steps():
         if step.is_compute and counts(step, section):
-            found += flops(step).evaluate(sizes).number or 0
+            found += (flops(step) * step.times).evaluate(sizes).number or 0
     return found
 
 
@@ -709,7 +810,8 @@ def _measure(problem: Problem, book: Plan) -> None:
     unit, work = Fraction(0), Fraction(0)
     for value in problem.values:
         problem.on_time()
-        unit = _gcd(unit, value.graph.factor * gcd(*(w // UNIT for w in value.network.weights)))
+        factor = value.graph.factor * value.times
+        unit = _gcd(unit, factor * gcd(*(w // UNIT for w in value.network.weights)))
     for operation in problem.operations:
         for amount in operation.work.values():
             work = _gcd(work, amount)
@@ -742,10 +844,10 @@ def _measure(problem: Problem, book: Plan) -> None:
     problem.most = float(int(most / unit + 2) * digit)
     priced: dict[tuple[int, Fraction], Distances] = {}
     for value, row in zip(problem.values, added, strict=True):
-        key = (id(value.network), value.graph.factor)
+        key = (id(value.network), value.graph.factor * value.times)
         if key not in priced:
             problem.on_time()
-            factor = value.graph.factor / unit
+            factor = value.graph.factor * value.times / unit
 
             def price_of_move(weight: int, factor: Fraction = factor) -> float:
                 count = weight % UNIT // COLLECTIVE
@@ -769,7 +871,7 @@ def _measure(problem: Problem, book: Plan) -> None:
 
 
 def _held(problem: Problem, operation: Operation) -> Vector:
-    """Give the bytes on a device of what an operation reads and makes, by way."""
+    """Give the bytes on a device of what an operation reads and makes, by way, in all layers."""
     total = np.zeros(len(operation.ways))
     tensors = (*operation.operands, operation.result)
     if operation.held:
@@ -780,7 +882,7 @@ def _held(problem: Problem, operation: Operation) -> Vector:
         size = float(_whole(problem, tensor) * (operation.held or 1))
         shards = [prod(space.counts[i] for i in space.parts(code)[0]) for code in value.codes]
         total += (size / np.array(shards))[states]
-    return total
+    return total * problem.regions.times(operation.region)
 
 
 def _whole(problem: Problem, tensor: Tensor) -> Fraction:
@@ -792,12 +894,12 @@ def _whole(problem: Problem, tensor: Tensor) -> Fraction:
 def _touched(plan: Plan, problem: Problem) -> Fraction:
     """Add up the bytes on a device of what a plan's operations read and make, and what lies there."""
     arrays = [
-        array
+        array.local_bytes * step.times
         for _, step in plan.steps()
         if step.is_compute and not isinstance(step.op, Rename)
         for array in (*step.inputs, step.output)
     ]
-    sizes = (array.local_bytes.evaluate(problem.sizes).number for array in arrays)
+    sizes = (size.evaluate(problem.sizes).number for size in arrays)
     lying = sum(o.held * _whole(problem, o.result) for o in problem.operations if o.held)
     return sum((size or Fraction(0) for size in sizes), Fraction(lying))
 
@@ -806,7 +908,7 @@ def _additions(problem: Problem, value: Value) -> list[Fraction]:
     """Give the FLOPs of adding two contributions in each state; elementwise work takes no time."""
     if len(value.sources) < 2 or problem.rate is not None:
         return []
-    whole = prod(extent(dim, problem.sizes) for dim in value.tensor.dims)
+    whole = prod(extent(dim, problem.sizes) for dim in value.tensor.dims) * value.times
     space = value.graph.space
     return [
         Fraction(whole, prod(space.counts[index] for index in space.parts(code)[0]))

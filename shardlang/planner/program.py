@@ -56,8 +56,9 @@ def best_plan(
     takes others. Raises `ShardlangError`, also where times are asked for and no hardware is known, and
     where nothing is found that fits.
     """
-    if program.blocks or (postpones(program) and not forward_only):
-        return _by_rules(program, memory_limit, keep_gathered, forward_only)
+    why = _unsearched(program, forward_only=forward_only)
+    if why is not None:
+        return _by_rules(program, why, memory_limit, keep_gathered, forward_only)
     table = prices_of(prices)
     limit = None if memory_limit is None else Fraction(memory_limit)
 
@@ -91,17 +92,34 @@ def best_plan(
     return replace(plan, proof=proof, alternatives=alternatives(plan))
 
 
+def _unsearched(program: Program, *, forward_only: bool) -> str | None:
+    """Say why a program is left to the rules: it has an update, or blocks that nothing is searched in."""
+    if postpones(program) and not forward_only:
+        return "it has an update"
+    if not program.blocks:
+        return None
+    if program.pipeline is not None:
+        return "its layers lie on stages"
+    if program.prefetch:
+        return f"{', '.join(sorted(program.prefetch))} are prefetched"
+    known = program.sizes.known
+    names = [info.dim.name for info in program.dims] + [i.axis.name for i in program.mesh.axes]
+    names += [block.dim.name for block in program.blocks]
+    missing = dict.fromkeys(name for name in names if name not in known)
+    return f"{', '.join(missing)} have no size" if missing else None
+
+
 def _by_rules(
     program: Program,
+    why: str,
     memory_limit: Fraction | float | None,
     keep_gathered: bool | None,
     forward_only: bool,
 ) -> Plan:
-    """Plan a program with blocks or an update, in which nothing is searched yet."""
+    """Plan a program in which nothing is searched, for the reason given."""
     plan = lower(program, keep_gathered=keep_gathered, forward_only=forward_only)
-    why = f"layers {program.blocks[0].dim} are a block" if program.blocks else "it has an update"
     text = f"planned by the rules of `book`, without a search: {why}"
-    plan = replace(plan, strategy="optimal", warnings=(*plan.warnings, text))
+    plan = replace(plan, warnings=(*plan.warnings, text))
     return plan if memory_limit is None else fitting(plan, memory_limit)
 
 
@@ -179,7 +197,8 @@ def _holdings(plan: Plan, prices: Prices) -> tuple[Holding, ...]:
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
     found: list[Holding] = []
     for kept in kept_copies(plan.program, plan.forward, plan.backward):
-        held = (copy.local_bytes.evaluate(sizes).number or Fraction(0) for copy in kept.copies)
+        every = (copy.local_bytes * kept.times for copy in kept.copies)
+        held = (size.evaluate(sizes).number or Fraction(0) for size in every)
         moved = price_all(kept.steps, mesh, sizes, prices)
         found.append(Holding(kept.leaf.name, sum(held, Fraction(0)), moved))
     return tuple(found)

@@ -129,9 +129,10 @@ def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Frac
     devices = prod(info.size or 1 for info in mesh.axes)
     for section, step in plan.steps():
         if counts(step, section):
-            math += (flops(step).evaluate(sizes).number or 0) / rate
-            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2
-            least += Fraction(whole, devices) / rate
+            math += ((flops(step) * step.times).evaluate(sizes).number or 0) / rate
+            layers = step.times.evaluate(sizes).number or 1
+            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2 * layers
+            least += Fraction(whole) / devices / rate
     return math, comms, least
 
 

@@ -71,7 +71,18 @@ def test_parameters_of_published_models(name):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize(
-    "split", ["dp", "fsdp", "tp", "fsdp+tp", "context", "fsdp+tp+context", "ep"]
+    "split",
+    [
+        "dp",
+        "fsdp",
+        "tp",
+        "fsdp+tp",
+        "context",
+        "fsdp+tp+context",
+        "ep",
+        "pipeline",
+        "fsdp+tp+pipeline",
+    ],
 )
 def test_pages_are_programs(shardlang, tmp_path, name, split):
     """What is written passes `check`, is laid out as `fmt` does, and declares all parameters."""
@@ -115,7 +126,11 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "split", "mesh"),
-    [("llama", "fsdp+tp+context", "W=2,X=2,Y=2"), ("mixtral", "fsdp+ep+tp", "X=2,Y=2")],
+    [
+        ("llama", "fsdp+tp+context", "W=2,X=2,Y=2"),
+        ("llama", "fsdp+tp+pipeline", "X=2,Y=2,Z=2"),
+        ("mixtral", "fsdp+ep+tp", "X=2,Y=2"),
+    ],
 )
 def test_pages_run(shardlang, tmp_path, family, split, mesh):
     """What is written is emitted, and its values, gradients and collectives are the plan's."""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 NAME = "new"
 HELP = "the program of a Llama or a Mixtral, from a Hugging Face config.json"
 
-OPEN = {"llama": ("B", "T"), "mixtral": ("B", "T", "C")}
-"""Dims whose sizes no configuration says: sequences, tokens of each, places of an expert."""
+FAMILIES = ("llama", "mixtral")
+"""The models that there are pages of."""
 
 
 def configure(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("family", choices=tuple(OPEN), help="which kind of model")
+    parser.add_argument("family", choices=FAMILIES, help="which kind of model")
     parser.add_argument(
         "--config",
         metavar="config.json",
@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         "--shard",
         metavar="fsdp+tp",
         default="fsdp+tp",
-        help="how it is split: a sum of dp, fsdp, tp, context and (mixtral) ep",
+        help="how it is split: a sum of dp, fsdp, tp, context, pipeline and (mixtral) ep",
     )
     parser.add_argument(
         "--mesh", metavar="X=8,Y=4", type=_mesh, default={}, help="sizes of the scheme's axes"
@@ -47,7 +47,7 @@ def configure(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         type=options.setting,
-        help="the size of B (sequences), T (tokens of each), or C (places of an expert)",
+        help="the size of B (sequences), T (tokens of each), C (places of an expert), or i (microbatches)",
     )
     parser.add_argument(
         "--until",
@@ -82,7 +82,7 @@ def run(arguments: Namespace) -> int:
         if axis not in scheme.axes:
             axes = " and ".join(scheme.axes)
             raise UsageError(f"--mesh {axis}: the axes of --shard {arguments.shard} are {axes}")
-    given = _given(arguments)
+    given = _given(arguments, scheme)
     source = open_source(arguments.config)
     config = read_config(source, family)
     for each in uneven(config, scheme, mesh, given):
@@ -108,9 +108,11 @@ def _scheme(arguments: Namespace) -> Scheme:
     return found
 
 
-def _given(arguments: Namespace) -> dict[str, int]:
+def _given(arguments: Namespace, scheme: Scheme) -> dict[str, int]:
     """Give the sizes of `--set`."""
-    known = OPEN[arguments.family]
+    from shardlang.models import open_sizes
+
+    known = open_sizes(scheme, experts=arguments.family == "mixtral")
     settings: list[options.Setting] = arguments.settings
     for item in settings:
         if item.name not in known:

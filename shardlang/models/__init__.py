@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardlang.models.config import Config, FAMILIES, read_config
-from shardlang.models.page import count, Page, parameters, write
+from shardlang.models.page import count, open_sizes, Page, parameters, write
 from shardlang.models.scheme import PARTS, Scheme, scheme
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Page",
     "Scheme",
     "count",
+    "open_sizes",
     "parameters",
     "read_config",
     "scheme",

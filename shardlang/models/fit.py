@@ -27,6 +27,7 @@ FIELDS: Mapping[str, str] = {
     "F": "intermediate_size",
     "K": "num_key_value_heads",
     "V": "vocab_size",
+    "L": "num_hidden_layers",
     "E": "num_local_experts",
 }
 """Where a configuration has the size of a dim that is split."""
@@ -38,7 +39,7 @@ def uneven(
     """Give the dims that can't be split; axes of no size fit always."""
     size = {**sizes(config), **given}
     split = {dim: axes for each in parameters(config, scheme) for dim, axes in each.dims if axes}
-    split.update(B=scheme.batch, T=scheme.context + scheme.tensor)
+    split.update(L=scheme.stages, B=scheme.batch, T=scheme.context + scheme.tensor)
     for dim, axes in split.items():
         parts = math.prod(mesh.get(axis) or 1 for axis in axes)
         if dim in size and size[dim] % parts:

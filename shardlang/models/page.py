@@ -18,6 +18,9 @@ from shardlang.models.scheme import PARTS, Scheme
 WIDTH = 100
 """Columns of a page."""
 
+MICROBATCHES = "i"
+"""What a page with stages calls the number of microbatches."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -27,9 +30,9 @@ class Parameter:
     dims: tuple[tuple[str, str], ...]
     layered: bool = True
 
-    def __str__(self) -> str:
+    def line(self, stages: str) -> str:
         """Write it as a `param` line has it."""
-        dims = ["L"] * self.layered + [_split(dim, axes) for dim, axes in self.dims]
+        dims = [_split("L", stages)] * self.layered + [_split(dim, axes) for dim, axes in self.dims]
         return f"{self.name}: [{', '.join(dims)}]"
 
 
@@ -43,6 +46,12 @@ class Page:
     mesh: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     given: Mapping[str, int] = field(default_factory=dict[str, int])
     until: str = "loss"
+
+
+def open_sizes(scheme: Scheme, *, experts: bool) -> tuple[str, ...]:
+    """Name what no configuration has the size of: of sequences, experts' places, and microbatches."""
+    places = ("C",) if experts else ()
+    return ("B", "T", *places, *((MICROBATCHES,) if scheme.stages else ()))
 
 
 def write(page: Page) -> str:
@@ -177,7 +186,8 @@ class _Writer:
         ]
         lines += [f"# {PARTS[part].says}" for part in self._page.scheme.parts]
         words = (
-            "B sequences have T tokens (S are those that answer, T those that ask). D is the residual "
+            f"B sequences{' of a microbatch' if self._page.scheme.stages else ''} have T tokens "
+            "(S are those that answer, T those that ask). D is the residual "
             "stream, F are hidden units, K key heads with G query heads each, H the elements of a head "
             "in R pairs, V the vocabulary, L the layers."
         )
@@ -194,12 +204,13 @@ class _Writer:
         return lines
 
     def _open(self) -> tuple[str, ...]:
-        return ("B", "T", "C") if self._config.experts else ("B", "T")
+        return open_sizes(self._page.scheme, experts=bool(self._config.experts))
 
     def _declarations(self) -> list[str]:
         """Write mesh, sizes, dtype, and what is kept."""
         size = sizes(self._config)
-        dims = [f"{name}={_size(n)}" for name, n in {**self._page.given, **size}.items()]
+        given = {name: n for name, n in self._page.given.items() if name != MICROBATCHES}
+        dims = [f"{name}={_size(n)}" for name, n in {**given, **size}.items()]
         axes = [
             axis if self._page.mesh.get(axis) is None else f"{axis}={self._page.mesh[axis]}"
             for axis in self._page.scheme.axes
@@ -209,6 +220,10 @@ class _Writer:
             f"dims {', '.join(dims)}",
             f"dtype {self._config.dtype}",
         ]
+        if self._page.scheme.stages:
+            count_ = self._page.given.get(MICROBATCHES)
+            behind = "" if count_ is None else f"={count_}"
+            lines += [f"accumulate {MICROBATCHES}{behind}", "schedule 1f1b"]
         if self._page.until == "loss":
             lines.append("optimizer adamw")
         mlp = "experts" if self._config.experts else "mlp"
@@ -225,8 +240,9 @@ class _Writer:
         if self._page.until == "loss":
             given.append("labels: int32" + self._t("", "B T"))
         groups: dict[str, list[str]] = {}
+        stages = self._page.scheme.stages
         for each in parameters(self._config, self._page.scheme):
-            groups.setdefault(_GROUPS.get(each.name, "mlp"), []).append(str(each))
+            groups.setdefault(_GROUPS.get(each.name, "mlp"), []).append(each.line(stages))
         lines = [f"input {', '.join(given)}"]
         for group in groups.values():
             lines += _listed("param ", group)
@@ -312,7 +328,10 @@ class _Writer:
 
     def _layers(self) -> list[str]:
         """Write the layers."""
-        lines = ["layers L:", "  x = x + attend(norm(x, g_attend))"]
+        lines = [
+            f"layers {_split('L', self._page.scheme.stages)}:",
+            "  x = x + attend(norm(x, g_attend))",
+        ]
         if not self._config.experts:
             return [*lines, "  x = x + mlp(norm(x, g_mlp))"]
         whole = {**self._table, "E": ""}

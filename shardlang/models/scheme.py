@@ -30,6 +30,9 @@ PARTS: Mapping[str, Part] = {
     "context": Part(
         "W", "Context parallel over W: sequences are split; keys and values are gathered."
     ),
+    "pipeline": Part(
+        "Z", "Pipeline over Z: each stage has its share of the layers; i microbatches go through."
+    ),
 }
 """The parts by name."""
 
@@ -47,11 +50,12 @@ class Scheme:
     tensor: str
     weights: str
     experts: str
+    stages: str
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes in the order of the mesh line."""
-        return tuple(axis for axis in "WXY" if axis in {PARTS[part].axis for part in self.parts})
+        return tuple(axis for axis in "ZWXY" if axis in {PARTS[part].axis for part in self.parts})
 
 
 def scheme(text: str) -> Scheme | str:
@@ -73,4 +77,5 @@ def scheme(text: str) -> Scheme | str:
         tensor="Y" if "tp" in parts else "",
         weights=f"X{context}" if "fsdp" in parts else "",
         experts="X" if "ep" in parts else "",
+        stages="Z" if "pipeline" in parts else "",
     )

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
@@ -24,12 +24,14 @@ from shardlang.ir.ops import (
     RingAttention,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.types import Array, Axis, Dim
+from shardlang.ir.types import Array, Axis, Dim, DTYPES
+from shardlang.passes.layers import left_inside
 from shardlang.passes.live import alive, runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead
 from shardlang.passes.update import of_all_layers
 from shardlang.verify.result import CollectivesCheck
+from shardlang.verify.sizes import ticks
 
 MLIR_DTYPES: Mapping[str, str] = {
     "f64": "f64", "f32": "f32", "bf16": "bf16", "f16": "f16", "f8e4m3": "f8E4M3FN",
@@ -75,9 +77,12 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     found: Counter[Seen] = Counter()
     bodies = (run for steps in (forward, backward) for block, run in runs(steps) if block)
     early = {id(step) for run in bodies for step in ahead(plan.program, run)}
-    for step, live in zip((*forward, *backward), lives, strict=True):
-        times = 1 if step.loop is None else numbers.dims[step.loop.dim]
+    done = ticks(plan, numbers)
+    turns = 1 if done is None else done.both if backward else done.forward
+    for place, (step, live) in enumerate(zip((*forward, *backward), lives, strict=True)):
+        times = _layers(step, numbers)
         times += id(step) in early  # for the first layer, or by the last one for nobody
+        times *= turns
         if live and isinstance(step.op, Ring):
             for seen, count in _of_ring(step, step.op, numbers).items():
                 found[seen] += count * times
@@ -85,10 +90,65 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
             for seen, count in _of_attention(step, step.op, numbers).items():
                 found[seen] += count * times
         elif live and step.is_collective and getattr(step.op, "axes", ()):
-            found[_of_step(step, numbers)] += times
+            found[_of_step(step, numbers, back=place >= len(forward))] += times
+    if done is not None:
+        found += _over_stages(plan, numbers, backward="backward" in passes)
     if "update" in passes:
         found = _of_a_step(plan, found, numbers)
     return found
+
+
+def _layers(step: Step, numbers: Numbers) -> int:
+    """Say how often a device does a step with a batch, or in a tick."""
+    if step.loop is None or step.sends:
+        return 1
+    pipeline = step.loop.pipeline
+    return numbers.dims[step.loop.dim] // numbers.parts(pipeline.axes if pipeline else ())
+
+
+def _over_stages(plan: Plan, numbers: Numbers, *, backward: bool) -> Counter[Seen]:
+    """List what the stages of a pipeline add up at the end, where they have no parts of their own.
+
+    Outputs are the last stage's, for all microbatches; gradients are sums in f32 at the least, those of
+    inputs for all microbatches.
+    """
+    program = plan.program
+    assert program.pipeline is not None
+    assert program.microbatches is not None
+    staged = {block.dim for block in program.blocks if block.pipeline is not None}
+    own = {x.array.name: x.loop for x in program.leaves}
+    for block in program.blocks:
+        left = left_inside(program, (x.tensor for x in plan.outputs), block)
+        own.update((tensor.name, block.dim) for tensor in left)
+    ends = [(x, x, True, False) for x in plan.outputs]
+    if backward:
+        ends += [
+            (x.leaf, x.gradient, x.leaf.tensor not in plan.parameters, True) for x in plan.gradients
+        ]
+    found: Counter[Seen] = Counter()
+    for array, lies, many, sums in ends:
+        loop = own.get(array.name)
+        if loop in staged:
+            continue
+        front = [
+            *([numbers.dims[program.microbatches]] if many else []),
+            *([numbers.dims[loop]] if loop is not None else []),
+            *([1] if array.layout.unreduced else []),
+        ]
+        operand = "x".join([*map(str, front), local_type(_added_in(lies, sums=sums), numbers)])
+        rows = groups(program.pipeline.axes, numbers)
+        found[Seen("all_reduce", operand, _unordered(rows), "sum")] += 1
+    return found
+
+
+def _added_in(array: Array, *, sums: bool) -> Array:
+    """Give an array in the dtype in which stages add it up: gradients are sums in f32 at the least."""
+    dtype = array.tensor.dtype
+    if sums and dtype.bits < DTYPES["f32"].bits:
+        dtype = DTYPES["f32"]
+    elif dtype.name == "bool":
+        dtype = DTYPES["int32"]
+    return Array(replace(array.tensor, dtype=dtype), array.layout)
 
 
 def _of_a_step(plan: Plan, passes: Counter[Seen], numbers: Numbers) -> Counter[Seen]:
@@ -113,8 +173,8 @@ def idle(plan: Plan) -> tuple[Step, ...]:
     return tuple(step for step, live in steps if step.is_collective and not live)
 
 
-def _of_step(step: Step, numbers: Numbers) -> Seen:
-    """Say what a step must become."""
+def _of_step(step: Step, numbers: Numbers, *, back: bool = False) -> Seen:
+    """Say what a step must become; what is sent between stages goes `back` in the backward pass."""
     array = step.inputs[0]
     dims, operand = array.tensor.dims, local_type(array, numbers)
     match step.op:
@@ -130,6 +190,11 @@ def _of_step(step: Step, numbers: Numbers) -> Seen:
         case AllToAll(axes, source, dim):
             detail = f"split {dims.index(dim)} concat {dims.index(source)}"
             return Seen("all_to_all", operand, groups(axes, numbers), detail)
+        case Permute(axes) if step.sends:
+            rows = groups(axes, numbers)
+            onward = [pair for row in rows for pair in itertools.pairwise(row)]
+            moves = ((b, a) for a, b in onward) if back else onward
+            return Seen("collective_permute", operand, tuple(sorted(moves)))
         case Permute():
             return Seen("collective_permute", operand, _moves(array, step.output, numbers))
         case _:
@@ -326,16 +391,23 @@ def compare(
     )
 
 
-def blocks(array: Array, shape: tuple[int, ...], numbers: Numbers) -> list[tuple[slice, ...]]:
+def blocks(
+    array: Array,
+    shape: tuple[int, ...],
+    numbers: Numbers,
+    front: tuple[tuple[Axis, ...], ...] = (),
+) -> list[tuple[slice, ...]]:
     """Say which part of the whole each device of the mesh holds, in the devices' order.
 
-    A stack of layers has one dim more, in front, which no axis splits.
+    A stack of layers has one dim more, in front, which no axis splits; `front` says how it is split where
+    stages hold parts of it.
     """
     found: list[tuple[slice, ...]] = []
-    layers = len(shape) - len(array.layout.sharding)
+    before = len(shape) - len(array.layout.sharding) - len(front)
+    sharding = (*((),) * before, *front, *array.layout.sharding)
     for at in coordinates(numbers):
-        parts = [slice(None)] * layers
-        for size, axes in zip(shape[layers:], array.layout.sharding, strict=True):
+        parts: list[slice] = []
+        for size, axes in zip(shape, sharding, strict=True):
             step = size // math.prod(numbers.axes[axis] for axis in axes)
             index = rank(at, axes, numbers)
             parts.append(slice(index * step, (index + 1) * step))

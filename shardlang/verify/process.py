@@ -14,15 +14,22 @@ from pathlib import Path
 
 from shardlang.backends.jax.errors import failure, JaxMissing, VerifyFailedToRun
 from shardlang.backends.jax.sizes import choose
+from shardlang.backends.jax.stages_template import ORDERS
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import on_one_stage
 from shardlang.passes.update import alone
 from shardlang.verify.result import VerifyResult
-from shardlang.verify.sizes import small_sizes, stage_notes, training_notes
+from shardlang.verify.sizes import small_sizes, training_notes
 
 MOST_DEVICES = 512
 """The most devices that a process simulates."""
 
+
+NOT_ON_STAGES = (
+    "all layers of the pipeline are run on every stage, and nothing is sent between stages: "
+    "code is not written for its schedule"
+)
+"""What is said of a pipeline that is not run as one."""
 
 NO_SUCH_PRODUCT = "Unsupported element type for DotThunk"
 """What XLA's CPU backend says where it has planned a batched product of bf16 that it can't run."""
@@ -40,14 +47,19 @@ def verify(
     """Emit a plan, run it on simulated host devices, and compare it with an unsharded reference.
 
     Of a training step one microbatch is run, whose gradients are brought to where their leaves live.
-    All layers of a pipeline are run on every stage.
+    A pipeline is run with all of its microbatches, where its schedule is one that is emitted; else all of
+    its layers are run on every stage.
     Compares outputs and gradients in the plan's own dtypes and again with f32 in place of narrow
     floats, and the collectives of the plan with those that JAX lowered, those of blocks as often as there
     are layers. Dims (and meshes of more than 16 devices, and blocks of more than 4 layers) are made
     small, but for what `sizes` gives. `timeout` is in seconds.
     """
-    notes = (*training_notes(plan), *stage_notes(plan))
-    plan = on_one_stage(alone(plan))
+    if plan.program.pipeline is not None and plan.program.pipeline.schedule not in ORDERS:
+        plan = on_one_stage(plan)
+        notes = (NOT_ON_STAGES, *training_notes(plan))
+    else:
+        notes = training_notes(plan)
+    plan = alone(plan)
     choose(plan, sizes)
     if importlib.util.find_spec("jax") is None:
         raise failure(plan, JaxMissing())

@@ -21,7 +21,7 @@ from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
 from shardlang.backends.jax.functions import chooses, jumps
 from shardlang.backends.jax.layout import stacked_axes
-from shardlang.backends.jax.sizes import Numbers
+from shardlang.backends.jax.sizes import Numbers, stacks_of
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import (
     AllReduce,
@@ -35,13 +35,13 @@ from shardlang.ir.ops import (
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.program import Block, Program
-from shardlang.ir.types import Array, Dim, DType, DTYPES, Tensor
+from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, Tensor
 from shardlang.passes.layers import left_inside
 from shardlang.passes.normal import without_axes
 from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
 from shardlang.verify.reference import evaluate
 from shardlang.verify.result import ArrayCheck, VerifyResult
-from shardlang.verify.sizes import size_notes, small_sizes
+from shardlang.verify.sizes import size_notes, small_sizes, stage_notes
 
 TOLERANCES: Mapping[str, float] = {
     "f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 2e-1, "f8e4m3": 0.5, "f8e5m2": 1.0,
@@ -80,7 +80,7 @@ def run_check(
     numbers = small_sizes(plan, sizes)
     mesh = {axis.name: size for axis, size in numbers.axes.items()}
     dims = {dim.name: size for dim, size in numbers.dims.items()}
-    notes = size_notes(plan, numbers, sizes)
+    notes = (*size_notes(plan, numbers, sizes), *stage_notes(plan, numbers))
     result = VerifyResult(problems=doubled(plan), notes=notes, mesh=mesh, dims=dims)
     x64 = bool(jax.config.read("jax_enable_x64"))
     try:
@@ -242,12 +242,28 @@ class _Run:
         """Give the shape of a leaf or an output, with partial results `stacked` behind the layers."""
         shape = tuple(self._numbers.dims[dim] for dim in array.tensor.dims)
         over = stacked_axes(array.layout) if stacked else ()
-        layers = [self._numbers.dims[self._loops[array.name]]] if array.name in self._loops else []
-        return (*layers, *([self._numbers.parts(over)] if over else []), *shape)
+        front = [self._numbers.dims[dim] for dim in self._dims(array)]
+        return (*front, *([self._numbers.parts(over)] if over else []), *shape)
+
+    def _dims(self, array: Array) -> tuple[Dim, ...]:
+        """List the dims in front of a leaf or an output: all microbatches of a pipeline, and layers."""
+        many = None if array.tensor in self._plan.parameters else self._many
+        return tuple(dim for dim in (many, self._loops.get(array.name)) if dim is not None)
+
+    @property
+    def _many(self) -> Dim | None:
+        """The dim of the microbatches, where all of them are run at once."""
+        program = self._plan.program
+        return None if program.pipeline is None else program.microbatches
 
     def _front(self, array: Array) -> int:
-        """Say where partial results of a leaf or an output are stacked: behind the layers."""
-        return int(array.name in self._loops)
+        """Say where partial results of a leaf or an output are stacked: behind microbatches and layers."""
+        return len(self._dims(array))
+
+    def _splits(self, array: Array) -> tuple[tuple[Axis, ...], ...]:
+        """Say how the dims in front of a leaf or an output are split: layers, over the stages."""
+        staged = stacks_of(self._plan)
+        return tuple(staged.get(dim, ()) for dim in self._dims(array))
 
     def _data(
         self, shape: tuple[int, ...], dtype: DType, *, positive: bool, scale: float = 1
@@ -294,12 +310,23 @@ class _Run:
                 whole = list(given)
                 for index, value in zip(floats, values, strict=True):
                     whole[index] = value
+                if self._many is None:
+                    return one(whole)
+                batched = [self._many in self._dims(leaf) for leaf in self._leaves]
+                found = [
+                    one([x[i] if own else x for x, own in zip(whole, batched, strict=True)])
+                    for i in range(self._numbers.dims[self._many])
+                ]
+                return tuple(jnp.stack(each) for each in zip(*found, strict=True))
+
+            def one(whole: Sequence[Any]) -> tuple[Any, ...]:
                 env: dict[str, Any] = {}
                 for leaf, value in zip(self._leaves, whole, strict=True):
                     combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
                     partial = bool(leaf.layout.unreduced)
                     whole_ = combine[leaf.layout.reduction]
-                    env[leaf.name] = whole_(value, axis=self._front(leaf)) if partial else value
+                    layers = int(leaf.name in self._loops)
+                    env[leaf.name] = whole_(value, axis=layers) if partial else value
                 return evaluate(self._plan.program, env, self._numbers.dims, wanted)
 
             def differentiable(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -427,7 +454,8 @@ class _Run:
         if set(by_device) != set(devices):
             return self._close(kind, array, np.asarray(got, np.float64), want, 0)
         result: ArrayCheck | None = None
-        for device, block in zip(devices, blocks(array, want.shape, self._numbers), strict=True):
+        parts = blocks(array, want.shape, self._numbers, self._splits(array))
+        for device, block in zip(devices, parts, strict=True):
             data = np.asarray(by_device[device], np.float64)
             check = self._close(kind, array, data, want[block], len(devices), np.abs(want))
             if result is None or not check.error <= result.error or check.problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 
 from shardlang.backends.jax.sizes import (
     arrays,
@@ -15,6 +17,8 @@ from shardlang.backends.jax.sizes import (
     shrunk,
 )
 from shardlang.ir.plan import Plan
+from shardlang.pipelines.schedules import Durations, SCHEDULES
+from shardlang.pipelines.simulate import simulate
 
 DEVICES = 16
 """The largest mesh that is run as the program declares it; a larger one is shrunk."""
@@ -41,14 +45,47 @@ def small_sizes(plan: Plan, sizes: Mapping[str, int] | None = None) -> Numbers:
 
 def training_notes(plan: Plan) -> tuple[str, ...]:
     """Say what of a training step is run."""
-    text = "of the training step one microbatch is run, without the update"
-    return (text,) if plan.update else ()
+    many = "one microbatch is" if plan.program.pipeline is None else "all microbatches are"
+    return (f"of the training step {many} run, without the update",) if plan.update else ()
 
 
-def stage_notes(plan: Plan) -> tuple[str, ...]:
-    """Say how the stages of a pipeline are run."""
-    text = "all layers of the pipeline are run on every stage, and nothing is sent between stages"
-    return (text,) if plan.program.pipeline is not None else ()
+def stage_notes(plan: Plan, numbers: Numbers) -> tuple[str, ...]:
+    """Say how the collectives of a pipeline's stages are counted."""
+    done = ticks(plan, numbers)
+    if done is None:
+        return ()
+    many = plan.program.microbatches
+    count = 1 if many is None else numbers.dims[many]
+    text = (
+        f"collectives are counted in each of the {done.forward} ticks of forward and the {done.both} "
+        f"of both passes; a stage does its work of a pass in {count} of them, and sends in all"
+    )
+    return (text,)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """In how many ticks the code of a pass stands: of `forward` alone, and of each pass of `both`.
+
+    `both` is the number of each of the two, where they are not the same ticks, as in `gpipe`.
+    """
+
+    forward: int
+    both: int
+
+
+def ticks(plan: Plan, numbers: Numbers) -> Ticks | None:
+    """Count a pipeline's ticks: the schedule's own table with a tick for each piece of work."""
+    pipeline, many = plan.program.pipeline, plan.program.microbatches
+    if pipeline is None or many is None:
+        return None
+    stages, count = numbers.parts(pipeline.axes), numbers.dims[many]
+    table = SCHEDULES[pipeline.schedule].make(stages, count, pipeline.chunks)
+    done = simulate(table, Durations(Fraction(1), Fraction(1, 2), Fraction(1, 2)))
+    forward = stages + count - 1
+    last = max(e.end for row in done.events for e in row if e.work.kind == "F")
+    first = min(e.start for row in done.events for e in row if e.work.kind != "F")
+    return Ticks(forward, forward if last <= first else int(done.seconds))
 
 
 def size_notes(

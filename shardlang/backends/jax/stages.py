@@ -272,16 +272,22 @@ def _ticks(context: Context) -> str:
         "send_back": "",
     }
     tables = [
-        "# Of each input whether it has all microbatches in front, and whether stages hold parts of it.",
+        "# Of each input whether it has all microbatches in front.",
         *_flags("BATCHED", [context.microbatches(x) is not None for x in flow.leaves]),
-        *_flags("STAGED", [bool(context.staged(x)) for x in flow.leaves]),
-        *_flags("OUTPUTS_STAGED", [bool(context.staged(x)) for x in flow.outputs]),
+        "# Of each output whether it is the last stage's; others are in parts on the stages.",
+        *_flags("LAST", [not context.staged(x) for x in flow.outputs]),
     ]
     if not context.has_backward:
         return "\n\n\n".join(
             ("\n".join(tables), _filled(TICKS, {**marks, "phases": ""}), _filled(STAGES, marks))
         )
     leaves: list[Value] = list(context.again)
+    without = context.without_gradient
+    summed = [not context.staged(x) and x.array.name not in without for x in flow.leaves]
+    tables.append(
+        "# Of the gradient of each input whether it is the sum of what the stages have of it."
+    )
+    tables += _flags("SUMMED", summed)
     tables += ["", "# The inputs that the backward pass reads."]
     tables += layout("LEAVES = ", parens(*(str(order[x.array]) for x in leaves)), 0)
     marks["send_back"] = fill(SEND_BACK, marks).strip("\n")

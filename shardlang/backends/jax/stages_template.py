@@ -95,14 +95,10 @@ def _summed(x):
     return jnp.promote_types(x.dtype, "float32") if floats else x.dtype
 
 
-def _over_stages(arrays, staged):
-    """Add up over the stages what is not in parts on them."""
-    pairs = zip(arrays, staged, strict=True)
-    numbers = (jnp.issubdtype(x.dtype, jnp.number) for x in arrays)
-    return tuple(
-        lax.psum(x, @axes@) if number and not own else x
-        for number, (x, own) in zip(numbers, pairs, strict=True)
-    )
+def _over_stages(arrays, summed):
+    """Add up over the stages those arrays that are to be."""
+    pairs = zip(arrays, summed, strict=True)
+    return tuple(lax.psum(x, @axes@).astype(x.dtype) if every else x for x, every in pairs)
 
 
 def _go(ticks, slots, state, forward, backward):
@@ -174,13 +170,11 @@ def _forward_all(inputs@sizes_parameter@):
 
 
 def _last_outputs(state):
-    """Give the outputs to all stages: those of the last one, where each stage does not have its own."""
+    """Give the outputs of the last stage to all; those of each stage stay there."""
     last = lax.axis_index(@axes@) == lax.axis_size(@axes@) - 1
-    chosen = (
-        x if own else jnp.where(last, x, jnp.zeros_like(x))
-        for x, own in zip(state["outputs"], OUTPUTS_STAGED, strict=True)
-    )
-    return _over_stages(tuple(chosen), OUTPUTS_STAGED)
+    pairs = zip(state["outputs"], LAST, strict=True)
+    chosen = (jnp.where(last, x, jnp.zeros_like(x)) if own else x for x, own in pairs)
+    return _over_stages(tuple(chosen), LAST)
 '''
 """The ticks, and the forward pass."""
 
@@ -244,7 +238,7 @@ def _backward_all(leaves, saved, cotangents@sizes_parameter@):
     state = {"saved": saved}
     state |= _start_back(leaves, saved, cotangents, count@pass_sizes@)
     work = _backward_work(leaves, cotangents, count@pass_sizes@)
-    return _rounded(_over_stages(_go(ticks, count, state, None, work)["gradients"], STAGED))
+    return _rounded(_over_stages(_go(ticks, count, state, None, work)["gradients"], SUMMED))
 
 
 def _rounded(gradients):
@@ -267,7 +261,7 @@ def _both_ways(inputs, cotangents@sizes_parameter@):
     )
     for ticks in phases:
         state = _go(ticks, slots, state, *works)
-    return _last_outputs(state), _over_stages(state["gradients"], STAGED)
+    return _last_outputs(state), _over_stages(state["gradients"], SUMMED)
 '''
 """The backward pass, and both in the schedule's order."""
 

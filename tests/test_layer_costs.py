@@ -58,8 +58,33 @@ def test_a_block_costs_what_its_layers_do(layers: int, forward: bool, saved: str
         for key, quantity in totals.quantities.items():
             assert one.totals[name].quantity(key).value == quantity.value, (name, key)
     for key, quantity in other.memory.quantities.items():
-        assert one.memory.quantity(key).value == quantity.value, key
+        found = one.memory.quantity(key).value
+        assert found is not None
+        assert quantity.value is not None
+        if key == "peak":  # the block's stacks are whole while its loops run
+            assert found >= quantity.value
+        else:
+            assert found == quantity.value, key
     conventions = [report.conventions() for report in (one, other)]
     for name, count in conventions[1].by_name.items():
-        found = conventions[0][name].total
-        assert (found and found.value) == (count.total and count.total.value), name
+        total = conventions[0][name].total
+        assert (total and total.value) == (count.total and count.total.value), name
+
+
+def test_stacks_are_there_as_a_whole_while_a_loop_runs() -> None:
+    """By hand, for 4 of 8 rows in f32: 64 bytes of x, 256 of h, of W and of U a layer, and six layers.
+
+    At its worst the backward loop holds, besides both weights, both stacks of gradients and what it reads (h and
+    x of each layer): of its own layer what came in (64), dh (256), and the part of dW that is still to be reduced (256).
+    """
+    text = (
+        "mesh X=2\ndims B=8, D=4, F=16, L=6\ndtype f32\n"
+        "input x: [B_X, D]\nparam W: [L, D, F], U: [L, F, D]\n"
+        "layers L:\n  h[B_X, F] = x ·_D W\n  x = x + h ·_F U\n"
+    )
+    weights = gradients = 6 * (256 + 256)
+    kept, layer = 6 * (64 + 256), 64 + 256 + 256
+
+    found = priced(text, forward=False).memory.quantity("peak").value
+
+    assert found == weights + gradients + kept + layer

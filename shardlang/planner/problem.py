@@ -245,9 +245,7 @@ class Problem:
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
-    homes: dict[tuple[Region, str], Array] = field(
-        default_factory=dict[tuple[Region, str], Array]
-    )
+    homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
     """What is given, and what a block hands to a layer or to the lines behind it."""
     regions: Regions = field(default_factory=Regions)
     anywhere: frozenset[str] = frozenset()
@@ -774,9 +772,7 @@ def _backward(
 def _backwards(line: Line, op: Compute | None, operands: tuple[Tensor, ...]) -> Operation:
     """Write a line of the backward pass as an operation, or what it passes on as one."""
     region = _number(line.block)
-    return Operation(
-        op, operands, line.result, "backward", line.span, region=region, during=region
-    )
+    return Operation(op, operands, line.result, "backward", line.span, region=region, during=region)
 
 
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:

@@ -65,10 +65,9 @@ def block(small: Small) -> str:
     given = {
         each.partition("[")[0]: each for each in re.findall(r"\b[abcW]\[.*?\]", first + second)
     }
-    leaves = [f"input {given['a'].replace('[', ': [')}"]
-    for name in small.homes:
-        if name != "a" and name not in small.once:
-            leaves.append(f"param {given[name].replace('[', ': [L, ')}")
+    own = [name for name in small.homes if name != "a" and name not in small.once]
+    leaves = [f"param {given[name].replace('[', ': [L, ')}" for name in own]
+    leaves.append(f"input {given['a'].replace('[', ': [')}")
     lines = [f"layers L={small.layers}:", f"  {first}", f"  a = {second.partition(' = ')[2]}"]
     return "\n".join([mesh, dims, *leaves, *lines]) + "\n"
 
@@ -102,7 +101,7 @@ def test_bodies_against_brute_force(name, batch):
 
 @pytest.mark.parametrize("forward_only", [False, True])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "twice"])
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0])
 def test_random_blocks(kind, seed, forward_only):
     """Proven, not dearer than the rules, explicit, right in numbers; layers written out can only be cheaper."""
     source = sl.parse(program(kind, seed, "L=2"))

@@ -69,6 +69,10 @@ class Small:
     """Leaves of which no copy is kept for the backward pass, besides those that start with W."""
     stated: dict[str, tuple[exhaustive.State, exhaustive.State]] = field(default_factory=dict)
     """Leaves that the text moves from one layout to another: moving on there costs nothing more."""
+    layers: int = 1
+    """How often all of it is done,"""
+    once: frozenset[str] = frozenset()
+    """but for moving these, which all layers read, and their gradients."""
 
     def text(self) -> str:
         """Write it in the notation."""
@@ -242,6 +246,10 @@ def brute(problem: Small, limit: int, kept: Collection[str] = ()) -> int | None:
     ways = [problem.ways(line) for line in problem.lines]
 
     def tree(value: tuple[str, str], chosen: list[tuple[exhaustive.State, ...]]) -> int:
+        once = value[0] in problem.once or value[0].removeprefix("d") in problem.once
+        return one_tree(value, chosen) * (1 if once else problem.layers)
+
+    def one_tree(value: tuple[str, str], chosen: list[tuple[exhaustive.State, ...]]) -> int:
         name = value[0]
         targets = [chosen[index][end] for index, end in readers.get(value, [])]
         if name in problem.ends:

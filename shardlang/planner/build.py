@@ -380,9 +380,7 @@ class Builder:
         stay = self.given | self.kept
         self.shown.clear()
         self.made = {
-            place
-            for place in self.made
-            if place in stay or place[1].name not in self.problem.split
+            place for place in self.made if place in stay or place[1].name not in self.problem.split
         }
 
 

@@ -245,9 +245,7 @@ class Problem:
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
-    homes: dict[tuple[Region, str], Array] = field(
-        default_factory=dict[tuple[Region, str], Array]
-    )
+    homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
     """What is given, and what a block hands to a layer or to the lines behind it."""
     regions: Regions = field(default_factory=Regions)
     anywhere: frozenset[str] = frozenset()
@@ -471,16 +469,8 @@ def build(
         problem.split = frozenset(alone.difference(kept))
     outputs = {array.name: array for array in book.outputs}
     lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
-    regions = problem.regions = Regions.read(book, lines)
-    for leaf in program.leaves:
-        check_layout(leaf.array, mesh, problem.sizes)
-        problem.homes[regions.of(leaf.array.name, None), leaf.array.name] = leaf.array
-    for array in book.cotangents:
-        problem.homes[regions.of(array.name, None), array.name] = array
-    for _, number, carry in regions.handing():
-        assert carry.layout is not None
-        for region, tensor in ((number, carry.entry), (None, carry.exit)):
-            problem.homes[region, tensor.name] = Array(tensor, carry.layout)
+    problem.regions = Regions.read(book, lines)
+    _give(problem, book)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
     flow: list[Flow] = [
@@ -518,6 +508,20 @@ def build(
             raise UnplannableError(f"{value.tensor.name} is compared, and declared unreduced")
     _measure(problem, book)
     return problem
+
+
+def _give(problem: Problem, book: Plan) -> None:
+    """Note where what is given lies: leaves, cotangents, and what blocks hand to layers and out of them."""
+    regions = problem.regions
+    for leaf in problem.program.leaves:
+        check_layout(leaf.array, problem.mesh, problem.sizes)
+        problem.homes[regions.of(leaf.array.name, None), leaf.array.name] = leaf.array
+    for array in book.cotangents:
+        problem.homes[regions.of(array.name, None), array.name] = array
+    for _, number, carry in regions.handing():
+        assert carry.layout is not None
+        for region, tensor in ((number, carry.entry), (None, carry.exit)):
+            problem.homes[region, tensor.name] = Array(tensor, carry.layout)
 
 
 def _number(block: Block | None) -> Region:
@@ -774,9 +778,7 @@ def _backward(
 def _backwards(line: Line, op: Compute | None, operands: tuple[Tensor, ...]) -> Operation:
     """Write a line of the backward pass as an operation, or what it passes on as one."""
     region = _number(line.block)
-    return Operation(
-        op, operands, line.result, "backward", line.span, region=region, during=region
-    )
+    return Operation(op, operands, line.result, "backward", line.span, region=region, during=region)
 
 
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
@@ -804,8 +806,8 @@ FINEST = 64
 """What one collective counts, and what all costs are multiples of: below is room for rounding."""
 
 
-def _measure(problem: Problem, book: Plan) -> None:
-    """Choose the digits of costs, and write every table in them."""
+def _units(problem: Problem, added: Sequence[Sequence[Fraction]]) -> tuple[Fraction, Fraction]:
+    """Give the largest amounts that every price, and all FLOPs, are multiples of."""
     rate = problem.rate
     unit, work = Fraction(0), Fraction(0)
     for value in problem.values:
@@ -818,10 +820,16 @@ def _measure(problem: Problem, book: Plan) -> None:
             unit = unit if rate is None else _gcd(unit, amount / rate)
         if operation.price is not None:
             unit = _gcd(unit, operation.price)
-    added = [_additions(problem, value) for value in problem.values]
     for amount in {amount for row in added for amount in row}:
         work = _gcd(work, amount)
-    unit, work = unit or Fraction(1), work or Fraction(1)
+    return unit or Fraction(1), work or Fraction(1)
+
+
+def _measure(problem: Problem, book: Plan) -> None:
+    """Choose the digits of costs, and write every table in them."""
+    rate = problem.rate
+    added = [_additions(problem, value) for value in problem.values]
+    unit, work = _units(problem, added)
     most = total_of(book, problem) + problem.lean * _touched(book, problem)
     places = len(problem.slots) + sum(len(v.terminals) for v in problem.values) + 1
     count_bits = (FINEST * 8 * places).bit_length()

@@ -32,9 +32,7 @@ class Regions:
 
     owner: dict[str, int] = field(default_factory=dict[str, int])
     handed: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
-    loops: dict[tuple[Pass, int], Block] = field(
-        default_factory=dict[tuple[Pass, int], Block]
-    )
+    loops: dict[tuple[Pass, int], Block] = field(default_factory=dict[tuple[Pass, int], Block])
     layers: dict[int, int] = field(default_factory=dict[int, int])
 
     def of(self, name: str, among: Region) -> Region:
@@ -77,8 +75,12 @@ class Regions:
             found.layers[number] = extent(block.dim, program.sizes.known)
             own = {leaf.array.name for leaf in stack(program, block)}
             own |= {s.result.name for s in program.statements if s.block == block and not relays(s)}
-            own |= {f"d{t.name}" for t in left_inside(program, [o.tensor for o in book.outputs], block)}
-            made = [line for line in lines if line.block is not None and line.block.number == number]
+            own |= {
+                f"d{t.name}" for t in left_inside(program, [o.tensor for o in book.outputs], block)
+            }
+            made = [
+                line for line in lines if line.block is not None and line.block.number == number
+            ]
             own |= {x.result.name for x in made if x.op != Reduce("sum", (block.dim,))}
             found.owner.update(dict.fromkeys(own - found.handed[number], number))
         return found

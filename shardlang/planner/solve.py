@@ -95,7 +95,7 @@ def solve(
     except UnplannableError as why:
         book = task.books[-1]
         text = f"planned by the rules of `book`, without a search: {why}"
-        return replace(book, strategy="optimal", warnings=(*book.warnings, text))
+        return replace(book, warnings=(*book.warnings, text))
     except OutOfTimeError:
         problem = Problem(
             book.program, book.program.mesh, dict(book.program.sizes.known), prices, rate

@@ -1,0 +1,189 @@
+"""Optimal plans of programs with blocks: brute force, the rules, and the layers written out."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import exhaustive
+import pytest
+from layered import KINDS, program, SIZES
+from simulator import check_numbers
+from test_optimal import brute, Line, Small
+
+import shardlang as sl
+from shardlang.ir.plan import Plan
+from shardlang.ir.printer import print_plan
+from shardlang.passes import lower
+from shardlang.passes.unroll import unroll, unroll_plan
+from shardlang.planner.memory import peak
+from shardlang.planner.prices import price_all, prices_of
+from shardlang.planner.program import aim_of, best_plan
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NAMES = ("two weights", "a weight and what all layers read", "what all layers read twice")
+
+
+def moved(plan: Plan):
+    """Add up what the steps of a plan move, those of a block once a layer."""
+    steps = (*plan.forward, *plan.backward)
+    return price_all(steps, plan.program.mesh, plan.program.sizes.known)
+
+
+def lines_of(text: str) -> list[str]:
+    """Give the lines of a printed plan without what is said of it."""
+    return [line for line in text.splitlines() if not line.startswith("//")]
+
+
+# --- Brute force
+
+
+def body(name: str, seed: int) -> Small:
+    """Draw a body `t = a · W`, `o = t · b` whose result lies as a does, with 3 layers."""
+    rng = random.Random(f"{name}{seed}")
+    axes: exhaustive.Axes = (("X", rng.choice((2, 4))),)
+    sizes = {dim: rng.choice((2, 4, 8, 16)) for dim in "IJK"}
+    first = "c" if name == NAMES[2] else "W"
+    dims = {"a": "IJ", first: "JK", "t": "IK", "b": "KJ", "o": "IJ"}
+    lines = [Line("einsum", ("a", first), "t"), Line("einsum", ("t", "b"), "o")]
+    once = frozenset({NAMES[0]: "", NAMES[1]: "b", NAMES[2]: "bc"}[name])
+
+    def layout(value: str) -> exhaustive.State:
+        shape = tuple(sizes[dim] for dim in dims[value])
+        return rng.choice([s for s in exhaustive.all_states(shape, axes) if not s[1]])
+
+    homes = {value: layout(value) for value in dims if value not in ("t", "o")}
+    ends = {"o": homes["a"]}
+    split = frozenset("b") - once
+    return Small(dims, lines, homes, ends, sizes, axes, "link", split=split, layers=3, once=once)
+
+
+def block(small: Small) -> str:
+    """Write a body as a block: what is not read by all layers is a parameter of each."""
+    mesh, dims, first, second = small.text().splitlines()
+    given = {
+        each.partition("[")[0]: each for each in re.findall(r"\b[abcW]\[.*?\]", first + second)
+    }
+    own = [name for name in small.homes if name != "a" and name not in small.once]
+    leaves = [f"param {given[name].replace('[', ': [L, ')}" for name in own]
+    leaves.append(f"input {given['a'].replace('[', ': [')}")
+    lines = [f"layers L={small.layers}:", f"  {first}", f"  a = {second.partition(' = ')[2]}"]
+    return "\n".join([mesh, dims, *leaves, *lines]) + "\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch", range(4))
+def test_bodies_against_brute_force(name, batch):
+    """Every joint choice of layouts is tried: L times what a layer moves, once what all read."""
+    for seed in range(batch * 4, batch * 4 + 4):
+        small, both = body(name, seed), seed % 2 == 0
+        text = block(small)
+        plan = best_plan(
+            sl.parse(text),
+            forward_only=not both,
+            keep_gathered=False,
+            sub_axes=False,
+            budget=30,
+        )
+        proof = plan.proof
+        assert proof is not None, text
+        assert proof.optimal, text
+        assert proof.cost == moved(plan)
+        scaled = proof.cost / 2 * exhaustive.SCALE
+        found = brute(small.both_passes() if both else small, int(scaled))
+
+        assert found == scaled, f"seed {seed}\n{text}\n{print_plan(plan)}"
+
+
+# --- Random programs
+
+
+@pytest.mark.parametrize("forward_only", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "twice"])
+@pytest.mark.parametrize("seed", [0])
+def test_random_blocks(kind, seed, forward_only):
+    """Proven, not dearer than the rules, explicit, right in numbers; layers written out can only be cheaper."""
+    source = sl.parse(program(kind, seed, "L=2"))
+    plan = best_plan(source, forward_only=forward_only, sub_axes=False, budget=30)
+    text = print_plan(plan)
+    again = lower(sl.parse(text), forward_only=forward_only)
+    free = best_plan(unroll(source, 2), forward_only=forward_only, sub_axes=False, budget=30)
+
+    assert plan.proof is not None
+    assert plan.proof.optimal
+    assert plan.proof.cost == moved(plan) <= moved(lower(source, forward_only=forward_only))
+    assert not [d for d in sl.check(text, explicit=True) if d.severity == "error"]
+    assert lines_of(text) == lines_of(print_plan(again))
+    assert moved(again) == moved(plan) == moved(unroll_plan(plan, 2).plan)
+    assert free.proof is None or free.proof.bound <= plan.proof.cost
+    check_numbers(unroll_plan(plan, 2).plan, seed, {**SIZES, "X": 2, "Y": 2})
+
+
+@pytest.mark.parametrize("kind", ["mlp", "shared", "attention"])
+def test_blocks_under_a_memory_limit(kind):
+    """Copies that are made again are made in the block that reads them, or before it."""
+    source = sl.parse(program(kind, 1, "L=3"))
+    plan = best_plan(source, sub_axes=False, budget=20)
+    least = peak(lower(source, keep_gathered=False))
+    tight = best_plan(source, sub_axes=False, budget=20, memory_limit=max(least, peak(plan) - 1))
+    text = print_plan(tight)
+
+    assert peak(tight) <= max(least, peak(plan) - 1)
+    assert not [d for d in sl.check(text, explicit=True) if d.severity == "error"]
+    assert lines_of(text) == lines_of(print_plan(lower(sl.parse(text))))
+    check_numbers(unroll_plan(tight, 3).plan, 1, {**SIZES, "X": 2, "Y": 2})
+
+
+@pytest.mark.parametrize("layers", [1, 50])
+@pytest.mark.parametrize("each", [False, True])
+def test_what_all_layers_read_is_moved_once(layers, each):
+    """Gathering a vector of 16 bf16 over 2 devices moves 16 bytes: once, or of each layer's own."""
+    leaf = "param c: [L, D_X]" if each else "input c: [D_X]"
+    text = f"mesh X=2\ndims B=8, D=16\ninput x: [B, D]\n{leaf}\nlayers L={layers}:\n  x = x ⊙ c\n"
+    plan = best_plan(sl.parse(text), forward_only=True)
+    (gathered,) = [step for step in plan.forward if step.is_collective]
+
+    assert plan.proof is not None
+    assert plan.proof.cost == plan.proof.bound == 16 * (layers if each else 1)
+    assert (gathered.loop is not None) is each
+
+
+# --- Whole models
+
+
+@pytest.mark.parametrize("name", ["llama", "transformer"])
+def test_whole_models(name):
+    """80 layers of Llama: not dearer than the rules by any objective, and nearly proven."""
+    source = sl.parse((EXAMPLES / f"{name}.shd").read_text())
+    for objective in ("bytes", "serial"):
+        plan = best_plan(source, objective=objective, keep_gathered=False, budget=100)
+        aim = aim_of(source, objective, None, prices_of("link"))
+        book = lower(source, keep_gathered=False)
+
+        assert plan.proof is not None
+        assert plan.proof.cost == aim.of(plan)[0] < aim.of(book)[0]
+        assert plan.proof.gap < 1e-6
+        text = print_plan(plan)
+        assert lines_of(text) == lines_of(print_plan(lower(sl.parse(text))))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("layers L=2", "layers L", "L have no size"),
+        ("layers L=2", "prefetch W_in\nlayers L=2", "W_in are prefetched"),
+        ("mesh X=4, Y=2", "mesh X=4, Y=2\naccumulate M=2", "it has an update"),
+    ],
+)
+def test_what_is_left_to_the_rules_does_not_claim_to_be_optimal(old, new, why):
+    """The plan is the book's and says so, with the reason."""
+    text = (
+        "mesh X=4, Y=2\ndims B=8, D=16, F=32\ninput x: [B_X, D_Y]\nlayers L=2:\n"
+        "  h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\n  x = x + h ·_F W_out[F_Y, D_X]\n"
+    )
+    plan = best_plan(sl.parse(text.replace(old, new)))
+
+    assert plan.strategy == "book"
+    assert plan.proof is None
+    assert why in plan.warnings[-1]

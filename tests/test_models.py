@@ -33,7 +33,7 @@ LLAMA3 = {
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-B, T = 8, 16
+B, T, MICROBATCHES = 8, 16, 4
 
 CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, int | None]]] = {
     "dp": ("llama", {}, "dp", {"X": 8}),
@@ -161,3 +161,60 @@ def test_logits_and_gradients(name):
     for leaf, gradient in zip(module["INPUTS"], gradients, strict=True):
         if leaf != "tokens":
             close(leaf, gradient, wanted[leaf])
+
+
+PIPELINES: dict[str, tuple[str, dict[str, Any], str, dict[str, int | None]]] = {
+    "llama": ("llama", {}, "pipeline", {"Z": 3}),
+    "llama fsdp+tp": ("llama", {"num_hidden_layers": 4}, "fsdp+tp+pipeline",
+                      {"Z": 2, "X": 2, "Y": 2}),
+    "mixtral fsdp": ("mixtral", EXPERTS, "fsdp+pipeline", {"Z": 3, "X": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_pipelines(name):
+    """Logits of all microbatches, the mean loss, and its gradients are those of the library."""
+    family, more, split, mesh = PIPELINES[name]
+    data = {"model_type": family, **SMALL, **more}
+    config = read_config(Source("config.json", json.dumps(data)), family)
+    parts = scheme(split)
+    assert not isinstance(parts, str)
+    given = {"B": B // MICROBATCHES, "T": T, "i": MICROBATCHES}
+    given |= {"C": T} if config.experts else {}
+    modules: dict[str, dict[str, Any]] = {}
+    for until in ("logits", "loss"):
+        text = write(Page(config, parts, "shardlang new", mesh, given, until))
+        modules[until] = {"__name__": "emitted"}
+        exec(compile(sl.emit_jax(sl.lower(sl.parse(text))), name, "exec"), modules[until])
+
+    rng = np.random.default_rng(1)
+    tokens, labels = (rng.integers(0, config.vocab, (B, T)) for _ in range(2))
+    theirs = model(family, data)
+    logits = theirs(torch.tensor(tokens)).logits
+    wanted_loss = torch.nn.functional.cross_entropy(
+        logits.reshape(-1, config.vocab), torch.tensor(labels).reshape(-1)
+    )
+    wanted_loss.backward()
+    weights = carried(dict(theirs.named_parameters()), config)
+    wanted = carried({k: x.grad for k, x in theirs.named_parameters()}, config)
+
+    front = (MICROBATCHES, B // MICROBATCHES, T)
+    batch = {"tokens": tokens.reshape(front), "labels": labels.reshape(front)}
+    forward, train = modules["logits"], modules["loss"]
+    device_mesh = forward["make_mesh"]()
+    whole = {**weights, **batch}
+    outputs = dict(
+        zip(
+            forward["OUTPUTS"],
+            forward["forward"](device_mesh, *(whole[x] for x in forward["INPUTS"])),
+            strict=True,
+        )
+    )
+    loss, gradients = train["loss_and_gradients"](device_mesh, weights, batch)
+
+    assert not np.any(outputs.get("dropped", 0))
+    close("logits", np.reshape(outputs["logits"], logits.shape), logits.detach().numpy())
+    close("loss", loss, wanted_loss.detach().numpy())
+    assert set(gradients) == set(weights)
+    for leaf, gradient in gradients.items():
+        close(leaf, gradient, wanted[leaf])

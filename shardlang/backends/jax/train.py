@@ -23,7 +23,6 @@ from shardlang.backends.jax.pretty import (
     call,
     dictionary,
     Entry,
-    flat,
     Item,
     layout,
     parens,
@@ -257,7 +256,7 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     marks: dict[str, Item] = {
         "mean": "mean " if many else "",
         "data": f"    data = {first}" if sized else "",
-        "sizes": f"    sizes = _sizes({flat(parens(*named))})" if sized else "",
+        "sizes": "\n".join(layout("sizes = ", call("_sizes", parens(*named)), 1)) if sized else "",
         "inputs": parens(*named),
         "pass_sizes": ", sizes" if sized else "",
         "count": count(context) if staged else "",

@@ -31,7 +31,8 @@ OF_ONE = """
             leaves = @leaves@
             cotangents = (jnp.ones((), "@dtype@"),)
             gradients = _backward_steps(leaves, saved, cotangents@pass_sizes@)
-            return outputs[@loss@], @wanted@
+            wanted = @wanted@
+            return outputs[@loss@], wanted
 """
 """The gradients of a batch, or of one microbatch."""
 
@@ -58,7 +59,8 @@ STAGES = """
         inputs = @inputs@
         count = @count@
         outputs, gradients = _both_ways(inputs, (jnp.ones((count,), "@dtype@"),)@pass_sizes@)
-        gradients = tuple(x / count for x in @wanted@)
+        wanted = @wanted@
+        gradients = tuple(x / count for x in wanted)
         return jnp.mean(outputs[@loss@]), dict(zip(STATES, @reduced@, strict=True))
 """
 """How microbatches go through the stages of a pipeline."""
@@ -159,7 +161,8 @@ CHECK_TRAINING = """
 
         data = @batch@
         batches = [{name: _wide(x) for name, x in each.items()} for each in batches]
-        loss, wanted = jax.value_and_grad(mean_loss)({name: _wide(x) for name, x in trained.items()})
+        wide = {name: _wide(x) for name, x in trained.items()}
+        loss, wanted = jax.value_and_grad(mean_loss)(wide)
         got, gradients = jax.jit(loss_and_gradients, static_argnums=0)(mesh, trained, data)
         good.append(_compare("loss of a step", got, loss))
         for name, x in gradients.items():

@@ -421,7 +421,8 @@ class Values:
         `dims` are those of the operation, `name` the result's name where the goal has none.
         """
         tensors = tuple(use.tensor for use in operands)
-        dtype_made = implied(op, [tensor.dtype for tensor in tensors])
+        dtype_made = implied(op, [tensor.dtype for tensor in tensors], self.default)
+        assert dtype_made is not None
         if goal is None or goal.ref.name is None:
             found = goal.ref.dtype if goal is not None else None
             given = None if found is None else dtype(found, self.reporter)

@@ -361,8 +361,11 @@ Op = Compute | Relayout
 """What a step does."""
 
 
-def implied(op: Op, dtypes: Sequence[DType]) -> DType:
-    """Give the dtype of a result that declares none: of what is selected, taken or put, else of all."""
+def implied(op: Op, dtypes: Sequence[DType], default: DType | None = None) -> DType | None:
+    """Give the dtype of a result that declares none: of what is selected, taken or put, else of all.
+
+    What need not be a whole number of whole numbers, such as their mean, is of the program's dtype, `default`.
+    """
     match op:
         case Select():
             return dtypes[1]
@@ -371,4 +374,19 @@ def implied(op: Op, dtypes: Sequence[DType]) -> DType:
         case Take() | Put() | Rotary() | Update() | RingAttention():
             return dtypes[0]
         case _:
-            return promote(dtypes)
+            found = promote(dtypes)
+            return default if found.kind != "float" and _fractional(op) else found
+
+
+def _fractional(op: Op) -> bool:
+    """Say whether an operation of whole numbers can give others."""
+    match op:
+        case Map(function):
+            return function not in ("abs", "relu", "square")
+        case Divide() | Reduce(kind="mean"):
+            return True
+        case Linear(coefficients, constant):
+            numbers = (constant, *(c.value for c in coefficients))
+            return any(c.per for c in coefficients) or any(x.denominator != 1 for x in numbers)
+        case _:
+            return False

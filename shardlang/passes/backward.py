@@ -173,7 +173,7 @@ def _line(program: Program, state: Lowering, line: Line) -> None:
     elif line.adds:
         assert wish is not None
         made = _add(state, line, arrays, wish)
-        because = Reason("gradient", f"the gradient of {line.of} lives as its value does")
+        because = Reason("gradient", f"the gradient of {line.of.name} lives as its value does")
     else:
         made, decision = state.compute(
             line.op, tuple(arrays), line.result, wish, line.span, end=end

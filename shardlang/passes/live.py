@@ -102,7 +102,7 @@ def mark_critical(
     A collective is critical unless its operand depends on parameters alone (it can be prefetched)
     or its result reaches nothing but gradients of parameters (it can run behind the rest). What is
     looked up in a parameter (`take`) counts as an input here, as no gradient flows to ids. Where there is no
-    gradient of either, the rest is what the last of the parameters' gradients is computed from.
+    gradient of either, the rest is what the last gradients of computed values are made from.
     """
     steps = (*forward, *backward)
     weights = {leaf.array.tensor for leaf in program.leaves if leaf.kind == "param"}
@@ -119,8 +119,8 @@ def mark_critical(
         if step.output.name in looked_up and not isinstance(step.op, AllGather | Slice)
     ]
     if not inputs:
-        tensors = {g.gradient.tensor for g in gradients}
-        inputs = [s.output for s in backward if s.is_compute and s.output.tensor in tensors][-1:]
+        values = {s.output.name for s in forward if s.is_compute} - {w.name for w in weights}
+        inputs = _last(backward, {f"d{name}" for name in values})
     awaited = alive(forward, backward, outputs, inputs)
     marked: list[Step] = []
     for step, waits in zip(steps, awaited, strict=True):
@@ -132,3 +132,16 @@ def mark_critical(
             alone.difference_update(step.outputs)
         marked.append(replace(step, critical=step.is_collective and waits and not prefetched))
     return tuple(marked[: len(forward)]), tuple(marked[len(forward) :])
+
+
+def _last(backward: Sequence[Step], gradients: Collection[str]) -> list[Array]:
+    """Give those of some gradients that no other of them is made from: where chains of them end."""
+    found: list[Array] = []
+    leading: set[str] = set()
+    for step in reversed(backward):
+        name = step.output.name
+        if name in gradients and name not in leading and step.is_compute:
+            found.append(step.output)
+        if name in gradients or name in leading:
+            leading.update(array.name for array in step.inputs if array.name != name)
+    return found

@@ -138,9 +138,7 @@ def _written(plan: Plan, found: _Found) -> Plan | None:
     )
     if any(array in found.between for s in (*forward, *backward) for array in s.outputs):
         return None
-    forward, backward = mark_critical(
-        plan.program, forward, backward, plan.outputs, plan.gradients
-    )
+    forward, backward = mark_critical(plan.program, forward, backward, plan.outputs, plan.gradients)
     return replace(plan, forward=forward, backward=backward)
 
 
@@ -170,9 +168,7 @@ def _attention(steps: Sequence[Step], last: int) -> _Found | None:
         between = frozenset((*parts, *more, k.whole, v.whole, k.gather.output, v.gather.output))
         if set(summed) != set(values.tensor.dims) - set(scores.tensor.dims):
             continue
-        return _Found(
-            step, p, scores, q, k, v, summed, dim, scale, relation, sides, between
-        )
+        return _Found(step, p, scores, q, k, v, summed, dim, scale, relation, sides, between)
     return None
 
 

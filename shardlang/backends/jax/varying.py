@@ -22,10 +22,12 @@ from shardlang.ir.ops import (
     AllToAll,
     Mask,
     Permute,
+    Put,
     ReduceScatter,
     Ring,
     RingAttention,
     Slice,
+    Take,
 )
 from shardlang.ir.plan import Step
 from shardlang.ir.types import Array, Axis
@@ -136,5 +138,9 @@ def _varies(step: Step, before: Axes) -> Axes:
             return before.union(axes)
         case Permute():
             return before.union(step.output.layout.split_axes)
+        case Take(dims):  # each device looks its own rows up
+            return before.union(a for dim in dims for a in step.inputs[0].axes(dim))
+        case Put(dims):
+            return before.union(a for dim in dims for a in step.output.axes(dim))
         case _:
             return before

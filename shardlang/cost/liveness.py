@@ -24,7 +24,7 @@ from typing import Literal
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.local import local_bytes
 from shardlang.cost.memory import kept_for_backward, Layers, MemoryFormulas, Storage
-from shardlang.ir.plan import Plan, Step
+from shardlang.ir.plan import Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 

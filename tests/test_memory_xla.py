@@ -24,7 +24,7 @@ def measured(*cases: str) -> dict[str, dict[str, tuple[int, int]]]:
     """Run the benchmark in a process of its own; give (claimed, compiled) of each part of each case."""
     command = [sys.executable, str(ROOT / "benchmarks/memory_xla.py"), *cases, "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)  # noqa: S603
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for line in run.stdout.splitlines():
         each: Any = json.loads(line)

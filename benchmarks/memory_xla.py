@@ -62,7 +62,9 @@ class Case:
     @property
     def title(self) -> str:
         """Say what it is."""
-        return f"{self.name}, {self.dtype}, {'save none' if self.save == 'none' else 'values named'}"
+        return (
+            f"{self.name}, {self.dtype}, {'save none' if self.save == 'none' else 'values named'}"
+        )
 
 
 CASES = (
@@ -92,7 +94,9 @@ class Row:
 def source(case: Case) -> str:
     """Write the program of a case."""
     text = PROGRAM.read_text().replace("dtype f32", f"dtype {case.dtype}")
-    return re.sub(r"^save .*$", "save none", text, flags=re.M) if case.save == "none" else text
+    return (
+        re.sub(r"^save .*$", "save none", text, flags=re.MULTILINE) if case.save == "none" else text
+    )
 
 
 def rows(case: Case, buffers: int = 0) -> Iterator[Row]:

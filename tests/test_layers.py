@@ -58,6 +58,7 @@ def priced(plan, model: str = "book", **sets: int):
     """Give the figures of a plan on a chip."""
     return figures(sl.cost(plan, "tpu_v5p", model=model, sets={"T_hop": 1e-6, **sets}))
 
+
 PEAK = ("memory", "peak")
 """The one figure that is not that of the layers written out: a stack is there as a whole."""
 

@@ -27,6 +27,8 @@ CASES = {
     "nothing stacked": "input x: [B_X, D_Y]\nlayers L:\n  x = tanh(x)\n",
     "what is handed on is read": "input x: [B_X, D_Y]\nlayers L:\n  x = exp(-0.5 * x) ⊙ g[D]\n"
     "  x = exp(-0.1 * x)\n",
+    "what is handed on and what was handed are read": "input x: [B_X, D_Y], z: [B, D]\nlayers L:\n"
+    "  z = tanh(z ⊙ x)\n  x = exp(-0.1 * x ·_D W_a[D, F_Y] ·_F W_b[F_Y, D])\n",
     "integers": "input n: int32[B_X], x: [B, D]\nlayers L:\n  n = n + n\n  x = x ⊙ x ⊙ w[D]\n",
     "partial parameters": "input x: [B_X, D]\nparam W: [L, D, F]{U_Y}\nlayers L:\n"
     "  x = x + tanh(x ·_D W) ·_F V[F, D]\n",
@@ -170,6 +172,18 @@ def test_the_forward_scan_gives_what_is_saved_and_nothing_else(save, kept):
     assert ["x2"] == handed
     assert kept == set(given)
     assert len(given) == len(set(given))
+
+
+def test_what_layers_hand_on_is_kept_once():
+    """Where a layer's gradients read its entry and its exit, the exit comes back from the layer behind it."""
+    text = emit_jax(case("what is handed on and what was handed are read"))
+    handed, given = results(text, "_layer_1")
+    back, _ = results(text, "_layer_1_backward")
+
+    assert ["z2", "x2"] == handed
+    assert "x" in given
+    assert "x2" not in given
+    assert ["dz", "dx", "x"] == back
 
 
 def test_what_is_not_named_is_computed_again():

@@ -9,6 +9,10 @@ all the time, and one of a microbatch until it is added, as soon as it is made; 
 takes its place. Of a pipeline the activations of the other microbatches in flight are there all the time. An array that is made again is not alive in between, and
 another name of a value is that value.
 
+What each layer of a block has and another pass reads (values kept for the backward pass, gradients) is one array of
+all layers, as in a loop over them: it is there from the start of the loop that makes it to the end of the one that
+reads it last.
+
 This is what a step-by-step allocator would need at its worst moment, nothing fragmented: the maximum over
 the moments, each a sum of products of sizes. Moments that others exceed, whatever the sizes are, are left out.
 """

@@ -7,12 +7,12 @@ dim), and values from outside; and what it gives. Raises SH604 where a plan read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from shardlang.backends.jax.errors import failure, PlanDefect
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Block
+from shardlang.ir.program import Block, Carry
 from shardlang.ir.types import Array, Dim, Layout, Tensor
 from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.live import runs
@@ -270,9 +270,24 @@ class _Tracer:
             found.append(Straight(tuple(run), mine))
         return tuple(found)
 
+    def returned(self, block: Block, run: list[Step]) -> Iterator[Carry]:
+        """Give what the layers of a backward pass hand back of the forward pass.
+
+        Where one reads both what it handed on and what it was handed, the first is what the layer before it on the
+        way back read as the second: so that there is one stack, of what layers were handed.
+        """
+        made = {array for step in run for array in step.outputs}
+        read = {array for step in run for array in step.inputs} - made
+        forward = (step.loop for step in self.plan.forward if step.loop is not None)
+        for carry in next((each.carries for each in forward if each.number == block.number), ()):
+            if {_laid(end, carry.layout) for end in (carry.entry, carry.exit)} <= read:
+                yield Carry(carry.exit, carry.entry, carry.layout)
+
     def scan(self, block: Block, name: Pass, run: list[Step], originals: tuple[Step, ...]) -> Scan:
         """Follow a layer, and put at hand what there is behind the block."""
         early = ahead(self.plan.program, run)
+        if name == "backward":
+            block = replace(block, carries=(*block.carries, *self.returned(block, run)))
         scan = Scan(block, name == "backward", tuple(run), originals, (), (), (), ahead=early)
         sums = tuple(step.output for step in run if step.accumulates)
         own = self.own[block.number]

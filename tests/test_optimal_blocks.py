@@ -173,13 +173,14 @@ def test_whole_models(name):
     [
         ("layers L=2", "layers L", "L have no size"),
         ("layers L=2", "prefetch W_in\nlayers L=2", "W_in are prefetched"),
-        ("mesh X=4, Y=2", "mesh X=4, Y=2\naccumulate M=2", "it has an update"),
+        ("layers L=2", "schedule gpipe\nlayers L_Z=2", "layers L lie on stages"),
+        ("mesh X=4", "accumulate M=2\nmesh X=4", "it has an update"),
     ],
 )
 def test_what_is_left_to_the_rules_does_not_claim_to_be_optimal(old, new, why):
     """The plan is the book's and says so, with the reason."""
     text = (
-        "mesh X=4, Y=2\ndims B=8, D=16, F=32\ninput x: [B_X, D_Y]\nlayers L=2:\n"
+        "mesh X=4, Y=2, Z=2\ndims B=8, D=16, F=32\ninput x: [B_X, D_Y]\nlayers L=2:\n"
         "  h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\n  x = x + h ·_F W_out[F_Y, D_X]\n"
     )
     plan = best_plan(sl.parse(text.replace(old, new)))

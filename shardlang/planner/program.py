@@ -93,15 +93,11 @@ def best_plan(
 
 
 def _unsearched(program: Program, *, forward_only: bool) -> str | None:
-    """Say why a program is left to the rules: it has an update, or blocks that nothing is searched in."""
+    """Say why a program is left to the rules: it has an update, or blocks with sizes left open."""
     if postpones(program) and not forward_only:
         return "it has an update"
     if not program.blocks:
         return None
-    if program.pipeline is not None:
-        return "its layers lie on stages"
-    if program.prefetch:
-        return f"{', '.join(sorted(program.prefetch))} are prefetched"
     known = program.sizes.known
     names = [info.dim.name for info in program.dims] + [i.axis.name for i in program.mesh.axes]
     names += [block.dim.name for block in program.blocks]

@@ -364,15 +364,6 @@ def test_an_explicit_pipeline_has_to_send() -> None:
     assert "end the block with Permute_Z(dIn[B, D])" == found.hint
 
 
-def test_a_pipeline_is_not_emitted_yet(shardlang) -> None:
-    """The message names the block; what is emitted without stages is another program."""
-    found = shardlang("emit-jax", "-e", SEED)
-
-    assert (1, "") == (found.status, found.out)
-    assert "SH612" in found.err
-    assert "`layers L_Z, Out -> In:`" in found.err
-
-
 def test_layers_on_one_stage_are_the_plan_without_stages() -> None:
     """What `verify` runs: the steps of the same program with `layers L:`, and nothing sent."""
     staged = on_one_stage(plan_of(STAGES))

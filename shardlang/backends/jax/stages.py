@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.flow import Run, Scan, Straight, Value
+from shardlang.backends.jax.layout import names_of_axes
 from shardlang.backends.jax.names import comments
 from shardlang.backends.jax.passes import gradient_of, indices, layers, run_lines, scan_lines
 from shardlang.backends.jax.pretty import call, flat, Item, layout, parens, unpack
@@ -30,7 +31,7 @@ from shardlang.backends.jax.stages_template import (
 )
 from shardlang.backends.jax.template import fill
 from shardlang.ir.printer import statement
-from shardlang.ir.types import Array
+from shardlang.ir.types import Array, Axis
 
 
 def functions(context: Context) -> list[str]:
@@ -262,6 +263,8 @@ def _ticks(context: Context) -> str:
     order = {leaf.array: index for index, leaf in enumerate(flow.leaves)}
     marks: dict[str, Item] = {
         "axes": flat(context.stage_axes),
+        "moving": flat(names_of_axes(_in_mesh_order(context))),
+        "places": flat(_places(context)),
         "count": count(context),
         "sizes_parameter": ", sizes" if sized else "",
         "pass_sizes": ", sizes" if sized else "",
@@ -293,6 +296,23 @@ def _ticks(context: Context) -> str:
     marks["send_back"] = fill(SEND_BACK, marks).strip("\n")
     texts = (_filled(text, marks) for text in (TICKS, STAGES, BACK))
     return "\n\n\n".join(("\n".join(tables), *texts))
+
+
+def _in_mesh_order(context: Context) -> list[Axis]:
+    """Give the axes of the stages as JAX takes them in a ppermute: in the order of the mesh."""
+    own = () if context.stages is None else context.stages.axes
+    return [axis for axis in context.numbers.axes if axis in own]
+
+
+def _places(context: Context) -> Item:
+    """Write the place of each stage among the devices along its axes, as a ppermute counts them."""
+    own = () if context.stages is None else context.stages.axes
+    moving = _in_mesh_order(context)
+    if tuple(moving) == own:
+        return "range(stages)"
+    sizes = parens(*(call("lax.axis_size", names_of_axes([axis])) for axis in moving))
+    order = parens(*(str(moving.index(axis)) for axis in own))
+    return f"np.arange(stages).reshape({flat(sizes)}).transpose({flat(order)}).ravel().tolist()"
 
 
 def _filled(text: str, marks: dict[str, Item]) -> str:

@@ -109,6 +109,8 @@ def _go(ticks, slots, state, forward, backward):
     """
     stage, stages = lax.axis_index(@axes@), lax.axis_size(@axes@)
     kinds = set(ticks[..., 0].flat)
+    places = @places@
+    onward = [(places[i], places[i + 1]) for i in range(stages - 1)]
 
     def tick(state, work):
         works = [lambda state, _: state] * 3
@@ -117,8 +119,7 @@ def _go(ticks, slots, state, forward, backward):
         state = lax.switch(work[stage, 0], works, state, work[stage, 1])
         if FORWARD in kinds:
 @forward_notes@
-            moves = [(i, i + 1) for i in range(stages - 1)]
-            sent = [lax.ppermute(x, @axes@, moves) for x in state["handed"]]
+            sent = [lax.ppermute(x, @moving@, onward) for x in state["handed"]]
             what, i = work[stage - 1]
             state = state | {"got": _put(state["got"], sent, i % slots, what == FORWARD)}
 @send_back@
@@ -181,8 +182,8 @@ def _last_outputs(state):
 SEND_BACK = """
         if BACKWARD in kinds:
 @backward_notes@
-            moves = [(i + 1, i) for i in range(stages - 1)]
-            sent = [lax.ppermute(x, @axes@, moves) for x in state["handed_back"]]
+            moves = [(after, before) for before, after in onward]
+            sent = [lax.ppermute(x, @moving@, moves) for x in state["handed_back"]]
             what, i = work[(stage + 1) % stages]
             state = state | {"got_back": _put(state["got_back"], sent, i % slots, what == BACKWARD)}
 """

@@ -56,7 +56,9 @@ class Attention:
         if len(call.arguments) not in (operands, operands + 1):
             return self._wrong(call, f"takes {operands} tensors, and perhaps a comparison")
         if len(call.results) != (2 if back else 1):
-            return self._wrong(call, f"keeps {'dk and dv' if back else 'one tensor'}, after an arrow")
+            return self._wrong(
+                call, f"keeps {'dk and dv' if back else 'one tensor'}, after an arrow"
+            )
         given = [self._operand(argument) for argument in call.arguments[:operands]]
         uses = [use for _, use in (pair for pair in given if pair is not None)]
         if len(uses) < operands:
@@ -68,21 +70,29 @@ class Attention:
         relation = None
         if len(call.arguments) > operands:
             mask = call.arguments[operands]
-            found = self.expressions.selection.compare(mask, None) if isinstance(mask, Comparison) else None
+            found = (
+                self.expressions.selection.compare(mask, None)
+                if isinstance(mask, Comparison)
+                else None
+            )
             if found is None or not isinstance(found.op, Compare) or len(found.operands) != 2:
                 return self._wrong(call, "takes a comparison of two tensors as its mask")
             relation = found.op.relation
             uses += found.operands
         axes, dims = self._subscript(call)
         if not axes or len(dims) < 2:
-            return self._wrong(call, "names its axes, the dim that goes round, and the dims summed over")
+            return self._wrong(
+                call, "names its axes, the dim that goes round, and the dims summed over"
+            )
         q, k, v = (use.tensor for use in uses[query : query + 3])
         sums = sums_in(q.dtype)
         wanted = (k.dtype, v.dtype) if back else (sums,)
         kept = [self._kept(ref, dtype) for ref, dtype in zip(call.results, wanted, strict=True)]
         arrays = tuple(array for array in kept if array is not None)
         if len(arrays) < len(kept):
-            return self._wrong(call, "keeps tensors with their brackets, which no other line defines")
+            return self._wrong(
+                call, "keeps tensors with their brackets, which no other line defines"
+            )
         op = RingAttention(axes, dims[0], dims[1:], scales[query], relation, arrays, back)
         made = q.dims if back else (*(d for d in q.dims if d not in dims), *dims[1:])
         return Pending(op, tuple(uses), made, call.span)

@@ -270,7 +270,9 @@ def _attention(op: RingAttention, arrays: tuple[Array, ...], result: Tensor) -> 
     if isinstance(made, Illegal):
         return made
     if made.unreduced or made.sharding[-1]:
-        return Illegal(f"{Array(scores, made)} is not whole along {op.dim}, where the softmax needs it")
+        return Illegal(
+            f"{Array(scores, made)} is not whole along {op.dim}, where the softmax needs it"
+        )
     s = Array(scores, made)
     o = Tensor("the result", (*scores.dims[:-1], *op.summed), q.tensor.dtype)
     value = local(Einsum((op.dim,)), (s, whole[1]), o)
@@ -288,7 +290,9 @@ def _attention(op: RingAttention, arrays: tuple[Array, ...], result: Tensor) -> 
     sums: list[Array] = []
     for one, other, like in ((s, q, k), (s, Array(o, value), v)):
         dims = tuple(
-            d for d in dict.fromkeys((*one.tensor.dims, *other.tensor.dims)) if d not in like.tensor.dims
+            d
+            for d in dict.fromkeys((*one.tensor.dims, *other.tensor.dims))
+            if d not in like.tensor.dims
         )
         part = local(Einsum(dims), (one, other), like.tensor)
         if isinstance(part, Illegal):

@@ -68,7 +68,7 @@ def exposed_attention(comms: Formula, math: Formula, n: Monomial, *, back: bool)
     """
     hops = Sum.of((n, ONE * -1, Floor.of(ONE / n)))  # of one device alone there is none
     whole = Formula.largest((math, comms + math / n)) + _negative(math)
-    return whole + comms / hops * Fraction(1, 2) if back else whole
+    return whole + comms / hops * (ONE * Fraction(1, 2)) if back else whole
 
 
 def _negative(formula: Formula) -> Formula:

@@ -38,6 +38,14 @@ def test_layers(save: str) -> None:
     assert result.ok, result.to_text()
 
 
+def test_bf16() -> None:
+    """In bf16 with the logarithm in f32, and the same plan again in f32."""
+    head = "mesh X\ninput q: [T_X, N, H], k: [T_X, N, H], v: [T_X, N, H]\n"
+    text = head + "o[T_X, N, H] = softmax_S(q ·_H k[S, N, H]) ·_S v[S, N, H]"
+    result = sl.verify(sl.ring_attention(sl.lower(sl.parse(text))), sizes={"X": 2, "T": 4, "S": 4})
+    assert result.ok, result.to_text()
+
+
 def test_a_position_that_sees_nothing() -> None:
     """The first position has no key before it: no NaN, and all keys alike as in the gathered plan."""
     text = PROGRAMS["two axes"].replace("<=", "<")

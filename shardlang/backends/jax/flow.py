@@ -285,6 +285,9 @@ class _Tracer:
                     continue
                 mine = array.name in own
                 value = Value(array, block.dim, block.number) if mine else Value(array)
+                if mine and value not in self.now | self.before and Value(array) in self.now:
+                    # laid out anew inside, under its own name
+                    value, mine = Value(array), False
                 self.find(value, name, step)
                 if step in early:
                     sources[value] = None

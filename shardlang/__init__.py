@@ -48,6 +48,7 @@ __all__ = [
     "plans",
     "reshard",
     "reshard_cost",
+    "ring_attention",
     "verify",
 ]
 
@@ -244,6 +245,16 @@ def overlap(
     from shardlang.cost.rings import overlap as overlapped
 
     return overlapped(plan, hardware, model, sets, always=always)
+
+
+def ring_attention(plan: Plan) -> Plan:
+    """Let keys and values go round with a running softmax, wherever a plan gathers both of them.
+
+    No device then has all keys and values, or the scores. Plans with no such place are given back.
+    """
+    from shardlang.passes.ring_attention import with_ring_attention
+
+    return with_ring_attention(plan)
 
 
 def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:

@@ -311,7 +311,9 @@ class Simulator:
                     (dim,) = array.tensor.dims
                     whole = self.values[array][device]
                     if dim != op.dim:
-                        whole = whole[self.region(q, device, self.whole(q))[q.tensor.dims.index(dim)]]
+                        whole = whole[
+                            self.region(q, device, self.whole(q))[q.tensor.dims.index(dim)]
+                        ]
                     sides.append(whole.reshape([-1 if d == dim else 1 for d in scores]))
                 seen = np.broadcast_to(RELATIONS[op.relation](*sides), s.shape)
             s = np.where(seen, s, LOWEST)

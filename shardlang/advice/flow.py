@@ -15,7 +15,7 @@ from math import prod
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import bytes_moved, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
-from shardlang.ir.ops import Coefficient, Collective, Compare, Linear, Relayout
+from shardlang.ir.ops import Coefficient, Collective, Compare, Linear, Relayout, RingAttention
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
@@ -202,7 +202,7 @@ class Flow:
 
     def _kept(self, given: set[Array]) -> set[Array]:
         """Give what the backward pass begins with: copies of parameters only where they are kept."""
-        kept = given | {step.output for step in self.steps["forward"]}
+        kept = given | {array for step in self.steps["forward"] for array in step.outputs}
         named = self.plan.program.save.names
         for leaf in self.plan.program.leaves:
             again = leaf.kind == "param" and leaf.array.name not in named
@@ -219,7 +219,7 @@ class Flow:
             for array in step.inputs:
                 if array not in made and array in forward:
                     found[array] = None
-            made.add(step.output)
+            made.update(step.outputs)
         return list(found)
 
     # Prices ---------------------------------------------------------------------------------
@@ -449,13 +449,14 @@ def _expanded(term: Monomial, axes: set[str]) -> Iterable[Monomial]:
 
 def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
     """Give the bytes of a step in a model, as `cost` has them; axes that the mesh lacks don't count."""
+    arrays = step.op.moves if isinstance(step.op, RingAttention) else 1
     step = step.moving
     if not isinstance(step.op, Collective):
         return Formula()
     axes = tuple(axis for axis in step.op.axes if axis in mesh)
     moved = Moved(
-        step.inputs[0].local_bytes,
-        step.output.local_bytes,
+        step.inputs[0].local_bytes * arrays,
+        step.output.local_bytes * arrays,
         Monomial.of(*(axis.name for axis in axes)),
     )
     return bytes_moved(model, step, moved)

@@ -6,6 +6,7 @@ marks what is on the critical path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from shardlang.cost.schedule import Timeline
 
 NO_BREAK = "\u00a0"
+
+INSIDE = re.compile(r", (?=[^][]*\])")
+"""A comma inside of a tensor's brackets."""
 GAP = 2
 NARROWEST = 8
 LABELS = {
@@ -257,7 +261,7 @@ class _Printer:
                 yield from self.intensity(cost, room - 2)
                 continue
             # a tensor's brackets are kept together
-            for number, line in enumerate(wrap(text.replace(", ", f",{NO_BREAK}"), room)):
+            for number, line in enumerate(wrap(INSIDE.sub(f",{NO_BREAK}", text), room)):
                 yield f"  {shown if number == 0 else '':<8}  {line}"
             result = f" = {value.replace(' ', NO_BREAK)}" if value else " FLOPs"
             for line in wrap(f"{formula}{result}", room - 2):

@@ -233,6 +233,19 @@ def add_overlap(parser: ArgumentParser) -> None:
         const="all",
         help="the same for all that can be a ring, whether it pays or not",
     )
+    add_attention(parser)
+
+
+def add_attention(parser: ArgumentParser) -> None:
+    """Add whether keys and values go round or are gathered."""
+    group = parser.add_argument_group("attention")
+    group.add_argument(
+        "--attention",
+        choices=("gather", "ring"),
+        default="gather",
+        help="where keys and values are split by position: each device gathers all of them (default), or "
+        "they go round with a running softmax (ring), and no device has all of them, or the scores",
+    )
 
 
 def add_model(parser: ArgumentParser, *, hbm: bool = True, rings: bool = False) -> None:
@@ -255,6 +268,8 @@ def add_model(parser: ArgumentParser, *, hbm: bool = True, rings: bool = False) 
         help="axes: collectives over different axes overlap each other"
         + ("; rings: gathers and scatters overlap their products, where it pays" if rings else ""),
     )
+    if rings:
+        add_attention(parser)
     if hbm:
         group.add_argument(
             "--hbm",

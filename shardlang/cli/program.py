@@ -99,6 +99,7 @@ def priced(arguments: Namespace, plan: Plan) -> Report:
     from shardlang.cost.report import cost
     from shardlang.cost.rings import overlap
 
+    plan = attending(plan, arguments)
     sets = hardware_settings(arguments, plan.program)
     words = (arguments.overlap or "").split(",")
     if "rings" in words:
@@ -115,6 +116,7 @@ def priced(arguments: Namespace, plan: Plan) -> Report:
 
 def overlapped(plan: Plan, arguments: Namespace) -> Plan:
     """Do collectives of a plan in rings if `--overlap` says so; where nothing is known, stderr says when it pays."""
+    plan = attending(plan, arguments)
     if arguments.rings is None:
         return plan
     from shardlang.cost.rings import overlap
@@ -123,6 +125,20 @@ def overlapped(plan: Plan, arguments: Namespace) -> Plan:
     made = overlap(plan, arguments.hardware, sets=sets, always=arguments.rings == "all")
     for other in made.alternatives[len(plan.alternatives) :]:
         complain(f"warning: not overlapped: {other.instead} pays when {other.cheaper_when}")
+    return made
+
+
+def attending(plan: Plan, arguments: Namespace) -> Plan:
+    """Let keys and values go round if `--attention ring` says so; stderr says where there are none."""
+    if getattr(arguments, "attention", "gather") == "gather":
+        return plan
+    from shardlang.passes.ring_attention import with_ring_attention
+
+    made = with_ring_attention(plan)
+    if made is plan:
+        complain(
+            "warning: no ring attention: no softmax has its keys and values gathered along its dim"
+        )
     return made
 
 

@@ -17,6 +17,8 @@ another unit and is bound by memory. (`counts` says which steps these are.)
 | rotary                    | 3 an element: two products and a sum                              |
 | top, rank                 | 1 an element of the operand, as one comparison                    |
 | other dims, new names     | nothing                                                           |
+| ring attention            | 4 a point of its scores times the dims summed over: two products; |
+|                           | 10 backward, as the scores are made again                         |
 | update                    | as the optimizer takes an element (`UPDATES`)                     |
 
 A dim counts with its local size: its size over the axes that split it.
@@ -40,6 +42,7 @@ from shardlang.ir.ops import (
     Reduce,
     Rename,
     Reshape,
+    RingAttention,
     Rotary,
     Select,
     Take,
@@ -48,7 +51,7 @@ from shardlang.ir.ops import (
 )
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Axis
+from shardlang.ir.types import Array, Axis
 
 
 def split_axes(step: Step) -> tuple[Axis, ...]:
@@ -125,6 +128,11 @@ def _compared(step: Step) -> Monomial:
     return local_elements(step.inputs[0])
 
 
+def _attention(step: Step) -> Monomial:
+    assert isinstance(step.op, RingAttention)
+    return index_space(step) * (10 if step.op.back else 4)
+
+
 FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Einsum: _einsum,
     Linear: _linear,
@@ -141,6 +149,7 @@ FLOPS: Mapping[type, Callable[[Step], Monomial]] = {
     Reshape: _nothing,
     Top: _compared,
     Rank: _compared,
+    RingAttention: _attention,
 }
 """How an operation's FLOPs are counted."""
 
@@ -154,6 +163,12 @@ def flops(step: Step) -> Monomial:
     return row(step)
 
 
+def multiplied(step: Step) -> tuple[Array, ...]:
+    """Give the operands that a contraction multiplies: of attention not the logarithm, nor the mask's."""
+    op = step.op
+    return step.inputs[op.query : op.query + 3] if isinstance(op, RingAttention) else step.inputs
+
+
 def counts(step: Step, section: Pass) -> bool:
     """Say whether a step's FLOPs count for T_math: whether it is a contraction.
 
@@ -162,6 +177,8 @@ def counts(step: Step, section: Pass) -> bool:
     is elementwise work as the product was.
     """
     op = step.computing.op
+    if isinstance(op, RingAttention):
+        return True
     if not isinstance(op, Einsum) or not op.contracted:
         return False
     dims = {frozenset(array.tensor.dims) for array in step.inputs}

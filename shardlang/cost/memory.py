@@ -12,6 +12,8 @@
   each alive from its AllGather to its last use;
 - a ring holds, besides its operands and its result, one shard on its way from each side, which count as
   gathered copies (of a ReduceScatter, as activations);
+- ring attention holds what goes round twice, as it is read and as it arrives, which counts as gathered
+  copies; and beside them a block of scores in f32;
 - total: the sum, which holds each byte once. No allocator keeps all of them at their largest at the
   same moment, so that it is a bound from above on what these need.
 
@@ -35,11 +37,21 @@ from fractions import Fraction
 from shardlang.cost.formula import Formula, Powers
 from shardlang.cost.in_flight import InFlight
 from shardlang.cost.local import local_bytes, local_elements
-from shardlang.ir.ops import AllGather, Coefficient, Linear, Relayout, Rename, Reshape, Ring
+from shardlang.ir.ops import (
+    AllGather,
+    Coefficient,
+    Einsum,
+    Linear,
+    Relayout,
+    Rename,
+    Reshape,
+    Ring,
+    RingAttention,
+)
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Array
+from shardlang.ir.types import Array, Layout
 from shardlang.passes.unroll import unroll_plan, Unrolled
 
 
@@ -216,6 +228,9 @@ def _buffered(plan: Plan) -> Plan:
 
 
 def _held(step: Step) -> Iterator[Step]:
+    if isinstance(step.op, RingAttention):
+        yield from _rounds(step, step.op)
+        return
     if not isinstance(step.op, Ring):
         yield step
         return
@@ -230,6 +245,35 @@ def _held(step: Step) -> Iterator[Step]:
     if step.op.keep:
         yield move
     yield replace(step, op=step.op.product, inputs=(*step.inputs, *sides))
+
+
+def _rounds(step: Step, op: RingAttention) -> Iterator[Step]:
+    """Write ring attention out: what goes round twice, as it is read and as it arrives; and a block of scores.
+
+    Scores and their exponentials (backward their gradients too) are in f32, and so is what is added up.
+    """
+    k, v = step.inputs[op.query + 1 : op.query + 3]
+    wide = (step.inputs[5] if op.back else op.kept[0]).tensor
+
+    def temporary(name: str, array: Array) -> Array:
+        return Array(replace(array.tensor, name=f"{step.output.name} {name}"), array.layout)
+
+    moved = [k, v, *(op.kept if op.back else ())]
+    around = tuple(temporary(f"{x.name} {i}", x) for x in moved for i in ("here", "next"))
+    rows = (step.inputs[5] if op.back else op.kept[0]).layout
+    block = Array(
+        replace(wide, dims=(*wide.dims, op.dim)),
+        Layout((*rows.sharding, k.axes(op.dim))),
+    )
+    sums = Array(replace(step.output.tensor, dtype=wide.dtype), step.output.layout)
+    parts = ("scores", "p", *(("dp", "ds") if op.back else ()))
+    local = (*(temporary(part, block) for part in parts), temporary("sum", sums))
+    gather = AllGather(op.axes, op.dim)
+    for array in around:
+        yield replace(step, op=gather, inputs=step.inputs, output=array)
+    for array in (*local, *op.kept):
+        yield replace(step, op=Einsum(op.summed), output=array)
+    yield replace(step, op=Einsum(op.summed), inputs=(*step.inputs, *around, *local))
 
 
 def short_blocks(plan: Plan) -> tuple[Block, ...]:

@@ -16,7 +16,7 @@ from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
 from shardlang.cost.errors import BadEfficiency
-from shardlang.cost.flops import counts, flops
+from shardlang.cost.flops import counts, flops, multiplied
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
 from shardlang.cost.liveness import peak
@@ -33,7 +33,7 @@ from shardlang.cost.quantities import (
     Totals,
 )
 from shardlang.cost.report import Overlap, passes_of, Report
-from shardlang.cost.rings import exposed
+from shardlang.cost.rings import exposed, exposed_attention
 from shardlang.cost.symbols import dims_and_axes, FIGURES, known_sizes, make_symbols
 from shardlang.cost.traffic import contraction, fused
 from shardlang.diagnostics import Diagnostic, Mistake, ShardlangError
@@ -42,7 +42,7 @@ from shardlang.hardware.errors import BadQuantity, NotSet, UnknownQuantity
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.figures import FIGURES as CATALOGUE
 from shardlang.hardware.topology import Topology
-from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring
+from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring, RingAttention
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
@@ -255,7 +255,7 @@ class Pricing:
         """Give C: the peak at the dtype of the contractions if they share one, else at bf16."""
         assert self.hardware is not None
         types = {
-            promote(array.tensor.dtype for array in step.inputs)
+            promote(array.tensor.dtype for array in multiplied(step))
             for pass_, step in self.plan.steps()
             if counts(step, pass_)
         }
@@ -287,9 +287,10 @@ class Pricing:
         move = step.moving
         axes = self.counting(cast("Collective", move.op).axes)
         name = self.symbols.monomial
+        arrays = step.op.moves if isinstance(step.op, RingAttention) else 1
         moved = Moved(
-            operand=name(local_bytes(move.inputs[0])),
-            result=name(local_bytes(move.output)),
+            operand=name(local_bytes(move.inputs[0]) * arrays),
+            result=name(local_bytes(move.output) * arrays),
             n=name(Monomial.of(*(axis.name for axis in axes))),
             levels=self.network.levels([self.info[axis] for axis in axes]),
         )
@@ -299,7 +300,7 @@ class Pricing:
                 self.exact = True
             case sent:
                 time = sent / self.bandwidth(axes) if axes else sent
-        if isinstance(step.op, Ring) and len(axes) > 1:
+        if isinstance(step.op, Ring | RingAttention) and len(axes) > 1:
             alone = (sent / self.bandwidth((axis,)) for axis in axes)
             time = Formula.largest((time, *alone))
         repeats = self.plan.repeats(pass_, step)
@@ -321,11 +322,13 @@ class Pricing:
         Of what layers gather of their own parameters that is all, where it is not prefetched, since a layer
         begins when the one before has ended. What else is not critical is hidden.
         """
-        if not isinstance(step.op, Ring):
+        if not isinstance(step.op, Ring | RingAttention):
             own = step.loop is not None and isinstance(step.op, AllGather)
             own = own and step.inputs[0] in {leaf.array for leaf in self.plan.program.leaves}
             return time if step.critical or own else Formula()
         math = Formula.of(self.symbols.monomial(flops(step))) / self.symbols.rate("C")
+        if isinstance(step.op, RingAttention):
+            return exposed_attention(time, math, n, back=step.op.back) if time else time
         return exposed(time, math, n) if time else time
 
     def bandwidth(self, axes: Iterable[Axis]) -> Monomial:

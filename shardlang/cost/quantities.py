@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shardlang.cost.bound import Condition, quotient
 from shardlang.cost.formula import Formula
-from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring
+from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring, RingAttention
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Dim, subscript
@@ -70,6 +70,8 @@ class CollectiveCost:
     @property
     def op(self) -> str:
         """The collective's name."""
+        if isinstance(self.step.op, RingAttention):
+            return "RingAttention"
         return type(self.step.moving.op).__name__
 
     @property
@@ -84,6 +86,10 @@ class CollectiveCost:
     @property
     def tensor(self) -> str:
         """The tensor that moves."""
+        op = self.step.op
+        if isinstance(op, RingAttention):
+            moved = (*self.step.inputs[op.query + 1 : op.query + 3], *(op.kept if op.back else ()))
+            return ", ".join(array.name for array in moved)
         return self.step.moving.inputs[0].name
 
     @property

@@ -33,7 +33,7 @@ from shardlang.diagnostics import of_kind
 from shardlang.hardware.catalogue import Hardware, load_hardware
 from shardlang.hardware.figures import EFFICIENCIES
 from shardlang.hardware.slices import split_shape
-from shardlang.ir.ops import Ring
+from shardlang.ir.ops import Ring, RingAttention
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import AxisInfo
 
@@ -397,7 +397,8 @@ def _ring(cost: CollectiveCost) -> dict[str, Any]:
     """Say what stays exposed, in a plan with rings, and whether this collective is one."""
     if cost.exposed is None:
         return {}
-    return {"ring": isinstance(cost.step.op, Ring), "exposed": _entry(cost.exposed, "seconds")}
+    ring = isinstance(cost.step.op, Ring | RingAttention)
+    return {"ring": ring, "exposed": _entry(cost.exposed, "seconds")}
 
 
 def _loop(cost: CollectiveCost | ComputeCost) -> dict[str, str]:

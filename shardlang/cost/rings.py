@@ -9,6 +9,10 @@ waits for the first hop, where a part takes less than a hop, and for all that is
 
 A ReduceScatter is the same backwards: the partial sums that have the farthest way are made first.
 
+Ring attention has n-1 hops, as half of each shard goes either way and all of it round: T = Max(m, t + m/n).
+Backward t is the time of k, v, dk and dv, and the last hop of dk and dv, half of what a hop sends, waits for
+the last product.
+
 Over several axes a ring goes over one axis at a time, so that it takes as long as over the slowest of them.
 
 A pair is done as a ring where the product takes at least as long as the collective, each hop is then hidden
@@ -55,6 +59,16 @@ def exposed(comms: Formula, math: Formula, n: Monomial) -> Formula:
         comms + part * last,
     )
     return Formula.largest(whole) + _negative(math)
+
+
+def exposed_attention(comms: Formula, math: Formula, n: Monomial, *, back: bool) -> Formula:
+    """Give the seconds in which the matrix unit waits in ring attention over n devices.
+
+    `comms` is the time of all that goes round, `math` that of the products.
+    """
+    hops = Sum.of((n, ONE * -1, Floor.of(ONE / n)))  # of one device alone there is none
+    whole = Formula.largest((math, comms + math / n)) + _negative(math)
+    return whole + comms / hops * (ONE * Fraction(1, 2)) if back else whole
 
 
 def _negative(formula: Formula) -> Formula:

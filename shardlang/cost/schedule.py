@@ -25,7 +25,7 @@ from typing import Any, TYPE_CHECKING
 from shardlang.cost.errors import NotScheduled
 from shardlang.cost.symbols import literal_size
 from shardlang.diagnostics import Diagnostic, ShardlangError
-from shardlang.ir.ops import Collective, Ring
+from shardlang.ir.ops import Collective, Ring, RingAttention
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Array
@@ -286,7 +286,10 @@ def _tasks(report: Report, plan: Plan, times: Sequence[Times], lanes: Sequence[s
         if given.intersection(step.inputs):
             own |= ends
         needs, place = frozenset(own), _place(report, step, lanes)
-        if isinstance(step.op, Ring) and comms:
+        if isinstance(step.op, RingAttention) and comms:
+            whole = Task(section, step, place, comms, needs)
+            _round(found, whole, math, _devices(report, step), back=step.op.back)
+        elif isinstance(step.op, Ring) and comms:
             _ring(found, Task(section, step, place, comms, needs), math, _devices(report, step))
         else:
             found.append(Task(section, step, place if comms else (COMPUTE,), math + comms, needs))
@@ -296,7 +299,7 @@ def _tasks(report: Report, plan: Plan, times: Sequence[Times], lanes: Sequence[s
 
 def _devices(report: Report, step: Step) -> int:
     """Count the devices of a ring, whose times are known and so are its axes' sizes."""
-    assert isinstance(step.op, Ring)
+    assert isinstance(step.op, Ring | RingAttention)
     return prod(int(report.known[report.symbols.of[axis.name]]) for axis in step.op.axes)
 
 
@@ -328,3 +331,25 @@ def _ring(tasks: list[Task], whole: Task, math: float, count: int) -> None:
         before = add(whole.lanes, hop, before | done)
     done = add((COMPUTE,), one, done)
     add((COMPUTE,), 0.0, before | done)
+
+
+def _round(tasks: list[Task], whole: Task, math: float, count: int, *, back: bool) -> None:
+    """Append the pieces of ring attention: a product for each device's block, and what brings the next one.
+
+    Backward, half of what a hop sends are sums, which go on when the product is done.
+    """
+    hop = whole.seconds / (count - 1)
+    brought = hop / 2 if back else hop
+
+    def add(lanes: tuple[str, ...], seconds: float, needs: frozenset[int]) -> frozenset[int]:
+        tasks.append(replace(whole, lanes=lanes, seconds=seconds, needs=whole.needs | needs))
+        return frozenset((len(tasks) - 1,))
+
+    arrived = sums = frozenset[int]()
+    done = add((COMPUTE,), math / count, arrived)
+    for _ in range(count - 1):
+        arrived = add(whole.lanes, brought, arrived)
+        done = add((COMPUTE,), math / count, arrived | done)
+        if back:
+            sums = add(whole.lanes, hop - brought, done | sums)
+    add((COMPUTE,), 0.0, done | sums)

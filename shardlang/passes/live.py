@@ -81,7 +81,7 @@ def prune(
 def _handed_on(steps: Sequence[Step]) -> Iterator[Step]:
     """Let blocks hand on only what some step makes."""
     for block, run in runs(steps):
-        made = {step.output.name for step in run}
+        made = {array.name for step in run for array in step.outputs}
         own = block
         if block is not None:
             left = tuple(carry for carry in block.carries if carry.exit.name in made)

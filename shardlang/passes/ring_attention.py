@@ -37,7 +37,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
-from shardlang.ir.types import Array, Dim, DTYPES, Layout, Tensor
+from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Tensor
 from shardlang.passes.live import mark_critical, prune, runs
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
@@ -53,6 +53,12 @@ class _Side:
     gather: Step
     shard: Array
     rename: Step | None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it is gathered over."""
+        assert isinstance(self.gather.op, AllGather)
+        return self.gather.op.axes
 
     def steps(self, like: Step) -> tuple[Step, ...]:
         """Give the step that renames the shards, where there is one, beside another step."""
@@ -86,23 +92,20 @@ class _Found:
 
     def op(self, kept: tuple[Array, ...], *, back: bool = False) -> RingAttention:
         """Give the operation."""
-        move = self.k.gather.op
-        assert isinstance(move, AllGather)
         return RingAttention(
-            move.axes, self.dim, self.summed, self.scale, self.relation, kept, back
+            self.k.axes, self.dim, self.summed, self.scale, self.relation, kept, back
         )
 
 
 def with_ring_attention(plan: Plan) -> Plan:
     """Let keys and values go round wherever a plan gathers them for a softmax."""
-    for number in range(len(plan.forward)):
-        while number < len(plan.forward):
-            found = _attention(plan.forward, number)
-            made = None if found is None else _written(plan, found)
-            if made is None:
-                break
-            plan, number = made, 0
-    return plan
+    while True:
+        found = (_attention(plan.forward, place) for place in range(len(plan.forward)))
+        written = (_written(plan, each) for each in found if each is not None)
+        made = next((each for each in written if each is not None), None)
+        if made is None:
+            return plan
+        plan = made
 
 
 def _written(plan: Plan, found: _Found) -> Plan | None:
@@ -116,7 +119,8 @@ def _written(plan: Plan, found: _Found) -> Plan | None:
     wide = found.q.tensor.dtype
     lse = Tensor(name, dims, wide if wide.bits > DTYPES["f32"].bits else DTYPES["f32"])
     ring = found.forward(lse)
-    if isinstance(local(ring.op, ring.inputs, o.tensor), Illegal):  # type: ignore[arg-type]
+    assert isinstance(ring.op, RingAttention)
+    if isinstance(local(ring.op, ring.inputs, o.tensor), Illegal):
         return None
 
     def again(steps: Iterable[Step]) -> Iterator[Step]:
@@ -128,7 +132,7 @@ def _written(plan: Plan, found: _Found) -> Plan | None:
                 yield step
 
     backward = plan.backward
-    if any(found.p in step.inputs for step in backward) or backward:
+    if backward:
         made = _backward(plan, found, ring)
         if made is None:
             return None
@@ -163,7 +167,7 @@ def _attention(steps: Sequence[Step], last: int) -> _Found | None:
             continue
         q, keys, summed, scale, relation, sides, more = found
         k = _side(makers, keys, dim)
-        if k is None or k.gather.op.axes != v.gather.op.axes:  # type: ignore[union-attr]
+        if k is None or k.axes != v.axes:
             continue
         between = frozenset((*parts, *more, k.whole, v.whole, k.gather.output, v.gather.output))
         if set(summed) != set(values.tensor.dims) - set(scores.tensor.dims):
@@ -329,7 +333,6 @@ def _end(
     Gives what the ring makes in its place, and the steps that are not done: the scatter and, where
     there is one, the rename, with the output that it then has.
     """
-    axes = found.k.gather.op.axes  # type: ignore[union-attr]
     rename: Step | None = None
     array = partial
     while True:
@@ -338,7 +341,7 @@ def _end(
             return None
         step = readers[0]
         match step.op:
-            case ReduceScatter(over) if over == axes:
+            case ReduceScatter(axes) if axes == found.k.axes:
                 if rename is None:
                     return step.output, (step,)
                 named = Array(partial.tensor, step.output.layout)

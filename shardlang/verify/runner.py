@@ -27,9 +27,11 @@ from shardlang.ir.ops import (
     AllReduce,
     Coefficient,
     Linear,
+    Op,
     Put,
     ReduceScatter,
     Rename,
+    RingAttention,
     Take,
 )
 from shardlang.ir.plan import Gradient, Plan, Step
@@ -171,9 +173,17 @@ def with_floats(plan: Plan, dtype: DType) -> Plan:
         )
         return replace(value, carries=tuple(carries))
 
+    def made(op: Op) -> Op:
+        if not isinstance(op, RingAttention):
+            return op
+        return replace(op, kept=tuple(array(x) for x in op.kept))
+
     def step(value: Step) -> Step:
         inputs = tuple(array(x) for x in value.inputs)
-        return replace(value, inputs=inputs, output=array(value.output), loop=block(value.loop))
+        loop = block(value.loop)
+        return replace(
+            value, op=made(value.op), inputs=inputs, output=array(value.output), loop=loop
+        )
 
     program: Program = replace(
         plan.program,

@@ -172,6 +172,7 @@ def _line(program: Program, state: Lowering, line: Line) -> None:
         made, because = found, Reason("local", "")
     elif line.adds:
         assert wish is not None
+        assert line.of is not None
         made = _add(state, line, arrays, wish)
         because = Reason("gradient", f"the gradient of {line.of.name} lives as its value does")
     else:

@@ -347,7 +347,8 @@ class _Writer:
             f"  share{self._t('', 'B T J')} = softmax_J(take_E(score, choice))",
             f"  place{self._t('', 'B T J')} = rank_{{T,J}}(choice)",
             "  lost = lost + sum_{B,T,J}(place >= |C|)",
-            f"  {back}{self._t('', 'B T D')}{self._partial} = experts(m, choice, place) ·_J share",
+            f"  {self._t('got', 'B T J D')}{self._partial} = experts(m, choice, place)",
+            f"  {back}{self._t('', 'B T D')}{self._partial} = got ·_J share",
             "  x = x + back",
         ]
 

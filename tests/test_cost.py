@@ -39,6 +39,8 @@ from shardlang.ir.ops import (
     Mask,
     Reduce,
     Rename,
+    Ring,
+    RingAttention,
 )
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.size import BinOp, Monomial, Name, Number
@@ -435,9 +437,9 @@ def test_an_axis_of_size_one_adds_no_bandwidth():
 
 
 def test_tables_have_a_row_for_each_operation():
-    """COST has every collective and FLOPS every compute operation."""
-    assert set(get_args(Collective)) == set(COST)
-    assert set(get_args(Compute)) == set(FLOPS)
+    """COST has every collective and FLOPS every compute operation, but what is counted by its parts."""
+    assert set(get_args(Collective)) - {Ring, RingAttention} == set(COST)
+    assert set(get_args(Compute)) - {Ring} == set(FLOPS)
 
 
 def test_a_missing_row_names_operation_and_table():

@@ -20,7 +20,7 @@ from shardlang.source import Source
 pytestmark = [pytest.mark.jax, pytest.mark.slow, pytest.mark.models]
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", minversion="4.57")
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 8,

@@ -27,6 +27,7 @@ from shardlang.ir.ops import (
     Reduce,
     ReduceScatter,
     Ring,
+    RingAttention,
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
@@ -169,10 +170,10 @@ def test_known_redistributions(before: str, after: str, expected: list[str]) -> 
 
 
 def test_relayouts_have_a_transpose() -> None:
-    """Every operation has its row in the table of cotangents."""
+    """Every operation has its row in the table of cotangents, but what only lowered plans have."""
     missing = {op for op in Op.__args__ if op not in TRANSPOSE}
 
-    assert missing == set()
+    assert missing == {RingAttention}
 
 
 A = Tensor("A", (I, J), DTYPES["f32"])
@@ -240,7 +241,8 @@ def test_the_bytes_that_rules_compare_are_those_of_reports_and_planner() -> None
 
         assert ruled == rows, text
         assert ruled == planned, text
-    assert seen == set(Collective.__args__) - {Ring}  # two steps in one, each compared alone
+    # What is several steps in one is compared step by step.
+    assert seen == set(Collective.__args__) - {Ring, RingAttention}
 
 
 def test_a_contracted_dim_is_not_sliced_into_more_parts_than_it_has():

@@ -157,7 +157,9 @@ def test_whole_models(name):
     """80 layers of Llama: not dearer than the rules by any objective, and nearly proven."""
     source = sl.parse((EXAMPLES / f"{name}.shd").read_text())
     for objective in ("bytes", "serial"):
-        plan = best_plan(source, objective=objective, keep_gathered=False, budget=100)
+        plan = best_plan(
+            source, objective=objective, keep_gathered=False, sub_axes=False, budget=100
+        )
         aim = aim_of(source, objective, None, prices_of("link"))
         book = lower(source, keep_gathered=False)
 

@@ -145,7 +145,7 @@ COMPUTE: dict[str, Callable[[], Plan]] = {
             "dR[B_X] = AllReduce_Y(dR[B_X]{U_Y})",
             ("Q[B_X] = S[B_X]", Map("gelu_grad")),
             "dS[B_X] = dR[B_X] ⊙ Q[B_X]",
-            ("dA1[B_X, D_Y] = dS[B_X]", Linear((Coefficient(Fraction(1), _dims("D")),))),
+            ("dA1[B_X, D_Y] = dS[B_X]", Linear((Coefficient() / Coefficient.size(*_dims("D")),))),
             "dA2[B_X, D_Y] = dC[D_Y, B_X] ⊙ R[B_X] ⊙ G[D_Y]",
             ("dA[B_X, D_Y] = dA1[B_X, D_Y] + dA2[B_X, D_Y]", Linear((ONE, ONE))),
             ("dG[D_Y]{U_X} = dC[D_Y, B_X] A[B_X, D_Y] R[B_X]", Einsum(_dims("B"))),
@@ -178,7 +178,7 @@ COMPUTE: dict[str, Callable[[], Plan]] = {
                 Linear(
                     (
                         Coefficient(Fraction(-3, 2)),
-                        Coefficient(Fraction(1), _dims("IJ")),
+                        Coefficient() / Coefficient.size(*_dims("IJ")),
                         Coefficient(Fraction(-1, 3)),
                     ),
                     Fraction(5, 2),

@@ -21,6 +21,14 @@ Coordinates = tuple[int, ...]
 Shards = dict[Coordinates, np.ndarray]
 
 
+def factor_of(factor: ops.Coefficient, sizes: Mapping[str, int]) -> float:
+    """Give a number times powers of sizes."""
+    made = factor.value.numerator / factor.value.denominator
+    for dim, power in factor.powers:
+        made *= math.exp(math.log(sizes[dim.name]) * power)
+    return made
+
+
 def _gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -302,7 +310,7 @@ class Simulator:
                 (np.concatenate([self.values[x][o] for o in group], axis=i), x.tensor.dims)
                 for x, i in zip((k, v), axis, strict=True)
             )
-            factor = float(op.scale.value) / math.prod(self.sizes[d.name] for d in op.scale.per)
+            factor = factor_of(op.scale, self.sizes)
             s = factor * product(query, keys, to=scores)
             seen = np.ones_like(s)
             if op.relation is not None:
@@ -424,7 +432,7 @@ def compute(
         case ops.Linear(coefficients, constant):
             total: np.ndarray = np.asarray(float(constant))
             for c, value, own in zip(coefficients, values, dims, strict=True):
-                factor = float(c.value) / math.prod(sizes[d.name] for d in c.per)
+                factor = factor_of(c, sizes)
                 total = total + factor * lined_up(value, own)
             return total
         case ops.Map(function):

@@ -79,7 +79,7 @@ def _einsum(step: Step) -> Monomial:
 def _linear(step: Step) -> Monomial:
     assert isinstance(step.op, Linear)
     sums = len(step.op.coefficients) - 1 + bool(step.op.constant)
-    products = sum(abs(c.value) != 1 or bool(c.per) for c in step.op.coefficients)
+    products = sum(abs(c.value) != 1 or bool(c.powers) for c in step.op.coefficients)
     return local_elements(step.output) * (sums + products)
 
 

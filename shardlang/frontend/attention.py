@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardlang.frontend import expression_errors, numbers
+from shardlang.frontend import expression_errors
 from shardlang.frontend.names import RING_ATTENTION, RING_ATTENTION_BACK
 from shardlang.frontend.syntax import Call, Comparison, Expr, TensorRef
 from shardlang.frontend.terms import Pending
@@ -110,8 +110,7 @@ class Attention:
         if whole is None or len(whole.terms) != 1 or whole.constant:
             return None
         ((scalar, use),) = whole.terms
-        scale = numbers.coefficient(scalar, whole.span, self.values.reporter)
-        return None if scale is None else (scale, use)
+        return scalar, use
 
     def _subscript(self, call: Call) -> tuple[tuple[Axis, ...], tuple[Dim, ...]]:
         axes: list[Axis] = []

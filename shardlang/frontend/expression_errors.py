@@ -330,15 +330,20 @@ class NoTensor(Mistake):
 
 @dataclass(frozen=True)
 class Misplaced(Mistake):
-    """`|B| * A`, `A / 0`, `1e999999`."""
+    """`A + |B|`, `A / 0`, `1e999999`."""
 
     code: ClassVar[str] = "SH235"
     title: ClassVar[str] = "number out of place"
     text: str
+    advice: str | None = None
 
     def message(self) -> str:
         """Say why."""
         return self.text
+
+    def hint(self) -> str | None:
+        """Give what helps, where something does."""
+        return self.advice
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ from shardlang.frontend.syntax import (
 )
 from shardlang.frontend.terms import Arriving, Factors, just, Number, ONE, Pending, Sum, Value, Want
 from shardlang.frontend.values import Goal, union, Values
-from shardlang.ir.ops import Compute, Divide, Einsum, Linear, Map
+from shardlang.ir.ops import Coefficient, Compute, Divide, Einsum, Linear, Map
 from shardlang.ir.program import Statement, Use
-from shardlang.ir.size import Monomial
 from shardlang.ir.types import Dim
 from shardlang.source import Span
 
@@ -126,7 +125,7 @@ class Expressions:
                 return self._size(expr)
             case Negate():
                 inner = self.value(expr.operand, want)
-                return None if inner is None else self.scale(inner, Monomial(Fraction(-1)), want)
+                return None if inner is None else self.scale(inner, Coefficient(Fraction(-1)), want)
             case Call():
                 if self.relayouts.is_one(expr):
                     use = self.relayouts.apply(expr, None, self)
@@ -148,7 +147,7 @@ class Expressions:
             mistake = expression_errors.UnknownDim(dim.name, known, "this program")
             self.reporter.report(expr.dim.span, mistake)
             return None
-        return Number(Monomial.of(dim.name), expr.span)
+        return Number(Coefficient.size(dim), expr.span)
 
     # --- sums and quotients
 
@@ -157,12 +156,12 @@ class Expressions:
             return self._divide(node, left, right, want)
         if isinstance(left, Number) and isinstance(right, Number):
             return self._fold(node, left, right)
-        sign = Monomial(Fraction(1 if node.op == "+" else -1))
+        sign = Coefficient(Fraction(1 if node.op == "+" else -1))
         first, second = self.sum(left, want), self.sum(right, want)
         if first is None or second is None:
             return None
         terms = tuple((scalar * sign, use) for scalar, use in second.terms)
-        constant = first.constant + sign.coefficient * second.constant
+        constant = first.constant + sign.value * second.constant
         return Sum(first.terms + terms, constant, node.span)
 
     def _fold(self, node: Binary, left: Number, right: Number) -> Number | None:
@@ -171,7 +170,7 @@ class Expressions:
         if first is None or second is None:
             return None
         total = first + second if node.op == "+" else first - second
-        return Number(Monomial(total), node.span)
+        return Number(Coefficient(total), node.span)
 
     def _divide(self, node: Binary, left: Value, right: Value, want: Want | None) -> Value | None:
         if isinstance(right, Number):
@@ -188,7 +187,7 @@ class Expressions:
             return None
         return Pending(Divide(), (above, below), union((above, below)), node.span)
 
-    def scale(self, value: Value, factor: Monomial, want: Want | None) -> Value | None:
+    def scale(self, value: Value, factor: Coefficient, want: Want | None) -> Value | None:
         """Multiply by a number."""
         if factor == ONE:
             return value
@@ -288,7 +287,7 @@ class Expressions:
         product = Pending(Einsum(lacking), value.factors, kept, value.span, implied=lacking)
         return product if value.scale == ONE else self._scaled(product, value.scale, want)
 
-    def _scaled(self, product: Pending, scale: Monomial, want: Want | None) -> Sum | None:
+    def _scaled(self, product: Pending, scale: Coefficient, want: Want | None) -> Sum | None:
         use = self.operand(product, want)
         return None if use is None else Sum(((scale, use),), Fraction(0), product.span)
 
@@ -321,12 +320,8 @@ class Expressions:
         if isinstance(value, Number) or not value.terms:
             self.reporter.report(value.span, expression_errors.NoTensor())
             return None
-        coefficients = [numbers.coefficient(s, value.span, self.reporter) for s, _ in value.terms]
-        settled = tuple(c for c in coefficients if c is not None)
-        if len(settled) < len(coefficients):
-            return None
-        operands = tuple(use for _, use in value.terms)
-        return Pending(Linear(settled, value.constant), operands, value.dims, value.span)
+        coefficients, operands = zip(*value.terms, strict=True)
+        return Pending(Linear(coefficients, value.constant), operands, value.dims, value.span)
 
     def name(self, pending: Pending, want: Want | None) -> Use | None:
         """Make a statement of an operation inside an expression, under a name of its own."""

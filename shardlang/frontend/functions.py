@@ -26,7 +26,7 @@ from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.selection import SELECTIONS
 from shardlang.frontend.shapes import SHAPES, Shapes
 from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
-from shardlang.frontend.terms import Pending, Want
+from shardlang.frontend.terms import Number, Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
 from shardlang.ir.ops import (
     Coefficient,
@@ -101,7 +101,7 @@ class Functions:
         self.reporter = expressions.reporter
         self.shapes = Shapes(self)
 
-    def call(self, call: Call, want: Want | None, base: str | None) -> Pending | None:
+    def call(self, call: Call, want: Want | None, base: str | None) -> Pending | Number | None:
         """Evaluate a call; `base` is the name of its result where it is a whole line."""
         head, subscript = call.head.text, call.subscript
         if subscript is not None and len(subscript) == 1:
@@ -152,15 +152,21 @@ class Functions:
         )
         return f"{call.head.text}[{', '.join(words)}]" if tensor else None
 
-    def arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
-        """Evaluate the arguments; report another number of them."""
+    def _counted(self, call: Call, wanted: int) -> bool:
+        """Report another number of arguments, and an arrow."""
         if len(call.arguments) != wanted:
             mistake = expression_errors.WrongArguments(call.head.text, wanted, len(call.arguments))
             self.reporter.report(call.span, mistake)
-            return None
+            return False
         if call.result is not None:
             text = f"{call.head.text} is no collective, so its brackets hold no arrow"
             self.reporter.report(call.result.span, expression_errors.Misplaced(text))
+            return False
+        return True
+
+    def arguments(self, call: Call, wanted: int, want: Want | None) -> tuple[Use, ...] | None:
+        """Evaluate the arguments; report another number of them."""
+        if not self._counted(call, wanted):
             return None
         uses: list[Use] = []
         for argument in call.arguments:
@@ -172,12 +178,17 @@ class Functions:
 
     def _map(
         self, call: Call, function: str, subscript: tuple[Word, ...] | None, want: Want | None
-    ) -> Pending | None:
+    ) -> Pending | Number | None:
         if subscript is not None:
             self.reporter.report(call.head.span, expression_errors.WrongSubscript(call.head.text))
             return None
-        uses = self.arguments(call, 1, want)
-        return None if uses is None else self._pending(Map(function), uses, call.span)
+        if not self._counted(call, 1):
+            return None
+        value = self.expressions.value(call.arguments[0], want)
+        if isinstance(value, Number):
+            return numbers.applied(function, value, call.span, self.reporter)
+        use = None if value is None else self.expressions.operand(value, want)
+        return None if use is None else self._pending(Map(function), (use,), call.span)
 
     def _equal(self, call: Call, want: Want | None) -> Pending | None:
         if call.subscript is not None:
@@ -340,7 +351,7 @@ class Functions:
             self.reporter.report(written.span, expression_errors.Misplaced(text))
             return None
         number = numbers.literal(written, self.reporter)
-        return None if number is None else number.scalar.coefficient
+        return None if number is None else number.scalar.value
 
     def _labels(self, call: Call, along: tuple[Dim, ...], uses: tuple[Use, ...]) -> bool:
         """Say whether labels can be ids along the one dim of the classes; report it where not."""

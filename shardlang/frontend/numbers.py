@@ -1,7 +1,9 @@
-"""Numbers in expressions: literals, sizes such as `|B|`, and the coefficients that they become."""
+"""Numbers in expressions: literals, sizes such as `|B|`, and functions of these, `sqrt(2 * |D|)`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from shardlang.diagnostics import Reporter
@@ -10,7 +12,6 @@ from shardlang.frontend.syntax import NumberRef
 from shardlang.frontend.terms import Number
 from shardlang.ir.ops import Coefficient
 from shardlang.ir.size import Monomial
-from shardlang.ir.types import Dim
 from shardlang.source import Span
 
 MOST_DIGITS = 400
@@ -32,31 +33,83 @@ def literal(node: NumberRef, reporter: Reporter) -> Number | None:
             node.span, expression_errors.Misplaced("this number is too large or too small")
         )
         return None
-    return Number(Monomial(value), node.span)
+    return Number(Coefficient(value), node.span)
 
 
-def inverse(number: Number, reporter: Reporter) -> Monomial | None:
+def inverse(number: Number, reporter: Reporter) -> Coefficient | None:
     """Give 1 over a number; report a division by zero."""
-    if number.scalar.coefficient == 0:
+    if number.scalar.value == 0:
         reporter.report(number.span, expression_errors.Misplaced("this divides by zero"))
         return None
-    return Monomial() / number.scalar
+    return Coefficient() / number.scalar
 
 
-def coefficient(scalar: Monomial, span: Span, reporter: Reporter) -> Coefficient | None:
-    """Give the coefficient of a term; report a size that multiplies."""
-    if any(power > 0 for _, power in scalar.powers):
-        text = "a size such as |B| may divide a tensor, not multiply it"
-        reporter.report(span, expression_errors.Misplaced(text))
+def bound(number: Number, reporter: Reporter) -> Monomial | None:
+    """Give a number that values are compared with; report a root of a size, which no monomial has."""
+    powers = number.scalar.powers
+    if any(power.denominator != 1 for _, power in powers):
+        text = "values are compared with numbers and whole powers of sizes, as in 2 * |C|"
+        reporter.report(number.span, expression_errors.Misplaced(text))
         return None
-    per = tuple(Dim(name) for name, power in scalar.powers for _ in range(-power))
-    return Coefficient(scalar.coefficient, per)
+    return Monomial(number.scalar.value, tuple((dim.name, int(power)) for dim, power in powers))
 
 
 def constant(number: Number, reporter: Reporter) -> Fraction | None:
     """Give a number that is added; report one that holds a size."""
     if number.scalar.powers:
-        text = "a size such as |B| may divide a tensor, not be added to one"
-        reporter.report(number.span, expression_errors.Misplaced(text))
+        text = "a size such as |B| may multiply or divide a tensor, not be added to anything"
+        advice = "for a sum of sizes declare a dim that has it, as in: dims A = H + R"
+        reporter.report(number.span, expression_errors.Misplaced(text, advice))
         return None
-    return number.scalar.coefficient
+    return number.scalar.value
+
+
+ROOTS: Mapping[str, Fraction] = {
+    "sqrt": Fraction(1, 2),
+    "rsqrt": Fraction(-1, 2),
+    "square": Fraction(2),
+    "reciprocal": Fraction(-1),
+}
+"""Functions that are powers, which a size may have as well."""
+
+ROUNDED: Mapping[str, Callable[[float], float]] = {
+    "exp": math.exp,
+    "log": math.log,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
+    "abs": abs,
+}
+"""Functions of numbers without sizes."""
+
+
+def applied(function: str, number: Number, span: Span, reporter: Reporter) -> Number | None:
+    """Apply a function to a number, to the nearest double where it is not exact; report where it can't be."""
+    value, powers = number.scalar.value, number.scalar.powers
+    if function not in ROOTS and function not in ROUNDED:
+        reporter.report(number.span, expression_errors.NoTensor())
+        return None
+    if powers and function not in ROOTS:
+        text = f"{function} of a size is not known before the size is"
+        advice = f"{', '.join(ROOTS)} may be taken of sizes; of numbers also {', '.join(ROUNDED)}"
+        reporter.report(number.span, expression_errors.Misplaced(text, advice))
+        return None
+    try:
+        made = _powered(value, ROOTS[function]) if function in ROOTS else ROUNDED[function](float(value))
+        found = made if isinstance(made, Fraction) else Fraction(repr(made))
+    except (ValueError, ArithmeticError):
+        reporter.report(span, expression_errors.Misplaced(f"this {function} is no number"))
+        return None
+    power = ROOTS.get(function, Fraction(1))
+    scalar = Coefficient(found, tuple((dim, each * power) for dim, each in powers))
+    return Number(scalar, span)
+
+
+def _powered(value: Fraction, power: Fraction) -> Fraction | float:
+    """Give a power of a number, exact where it is a fraction."""
+    if power.denominator == 1:
+        return value ** int(power)
+    root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+    if root**2 != value:
+        return float(value) ** float(power)
+    return root if power > 0 else 1 / root

@@ -74,12 +74,18 @@ class Selection:
             if isinstance(right, Number):
                 self.reporter.report(node.span, expression_errors.NoTensor())
                 return None
-            op = Compare(TURNED[node.relation], left.scalar)
-            return Pending(op, (right,), right.tensor.dims, node.span)
+            return self._bounded(TURNED[node.relation], right, left, node.span)
         if isinstance(right, Number):
-            op = Compare(node.relation, right.scalar)
-            return Pending(op, (left,), left.tensor.dims, node.span)
+            return self._bounded(node.relation, left, right, node.span)
         return Pending(Compare(node.relation), (left, right), union((left, right)), node.span)
+
+    def _bounded(self, relation: Relation, use: Use, number: Number, span: Span) -> Pending | None:
+        bound = numbers.bound(number, self.reporter)
+        return (
+            None
+            if bound is None
+            else Pending(Compare(relation, bound), (use,), use.tensor.dims, span)
+        )
 
     def _side(self, expr: Expr, want: Want | None) -> Number | Use | None:
         """Evaluate one of two sides: a number, or an operand."""

@@ -13,13 +13,12 @@ from typing import Literal
 
 from shardlang.frontend.names import Brackets
 from shardlang.frontend.values import union
-from shardlang.ir.ops import AllGather, Compute
+from shardlang.ir.ops import AllGather, Coefficient, Compute
 from shardlang.ir.program import Use
-from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, Dim, Layout
 from shardlang.source import Span
 
-ONE = Monomial()
+ONE = Coefficient()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,9 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with sizes: `2`, `1/|B|`."""
+    """A number with sizes: `2`, `1/|B|`, `sqrt(|D|)`."""
 
-    scalar: Monomial
+    scalar: Coefficient
     span: Span
 
 
@@ -66,7 +65,7 @@ class Number:
 class Sum:
     """Scaled operands added up, and a constant."""
 
-    terms: tuple[tuple[Monomial, Use], ...]
+    terms: tuple[tuple[Coefficient, Use], ...]
     constant: Fraction
     span: Span
 
@@ -109,7 +108,7 @@ class Factors:
     kind: Literal["star", "hadamard"]
     factors: tuple[Use, ...]
     span: Span
-    scale: Monomial = field(default=ONE)
+    scale: Coefficient = field(default=ONE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ computes nothing (but for finishing a reduction). Steps of a plan use both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Literal
 
 from shardlang.ir.size import Monomial
@@ -27,14 +28,45 @@ class Einsum:
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """A factor in a linear combination: `value / (|d1| * |d2| ...)`; sizes are global."""
+    """A factor in a linear combination: a number times powers of global sizes, `2 * |B| / sqrt(|D|)`.
+
+    `powers` is sorted and holds no zero, so that equal factors are equal objects; roots of roots are the
+    finest.
+    """
 
     value: Fraction = Fraction(1)
-    per: tuple[Dim, ...] = ()
+    powers: tuple[tuple[Dim, Fraction], ...] = ()
 
-    def __post_init__(self) -> None:
-        """Sort the dims, so that equal factors are equal objects."""
-        object.__setattr__(self, "per", tuple(sorted(self.per)))
+    @staticmethod
+    def size(*dims: Dim) -> Coefficient:
+        """Give the product of the sizes of some dims."""
+        made = Coefficient()
+        for dim in dims:
+            made *= Coefficient(powers=((dim, Fraction(1)),))
+        return made
+
+    def __mul__(self, other: Coefficient) -> Coefficient:
+        """Multiply two factors."""
+        merged = dict(self.powers)
+        for dim, power in other.powers:
+            merged[dim] = merged.get(dim, Fraction(0)) + power
+        powers = tuple(sorted((dim, power) for dim, power in merged.items() if power))
+        return Coefficient(self.value * other.value, powers)
+
+    def __truediv__(self, other: Coefficient) -> Coefficient:
+        """Divide by a factor that is not 0."""
+        return self * Coefficient(1 / other.value, tuple((d, -p) for d, p in other.powers))
+
+    def evaluate(self, sizes: Mapping[Dim, int]) -> float:
+        """Give the number that it is for some sizes, rounded."""
+        return float(self.value) * prod(float(sizes[dim]) ** float(p) for dim, p in self.powers)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole number for all sizes."""
+        return self.value.denominator == 1 and all(
+            power > 0 and power.denominator == 1 for _, power in self.powers
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +410,19 @@ def implied(op: Op, dtypes: Sequence[DType], default: DType | None = None) -> DT
             return default if found.kind != "float" and _fractional(op) else found
 
 
+def sizes_in(op: Op) -> tuple[Dim, ...]:
+    """List the dims whose sizes an operation reads as numbers."""
+    match op:
+        case Linear(coefficients):
+            return tuple(dim for factor in coefficients for dim, _ in factor.powers)
+        case RingAttention(scale=factor):
+            return tuple(dim for dim, _ in factor.powers)
+        case Compare(bound=Monomial(powers=powers)):
+            return tuple(Dim(name) for name, _ in powers)
+        case _:
+            return ()
+
+
 def _fractional(op: Op) -> bool:
     """Say whether an operation of whole numbers can give others."""
     match op:
@@ -386,7 +431,6 @@ def _fractional(op: Op) -> bool:
         case Divide() | Reduce(kind="mean"):
             return True
         case Linear(coefficients, constant):
-            numbers = (constant, *(c.value for c in coefficients))
-            return any(c.per for c in coefficients) or any(x.denominator != 1 for x in numbers)
+            return constant.denominator != 1 or not all(c.whole for c in coefficients)
         case _:
             return False

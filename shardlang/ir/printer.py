@@ -107,13 +107,24 @@ def _term(coefficient: Coefficient, text: str) -> tuple[str, str]:
     sign = "-" if coefficient.value < 0 else "+"
     size = abs(coefficient.value)
     if "/" in number(size) and "/" not in number(1 / size):
-        body = f"{text} / {number(1 / size)}"
+        above, below = Fraction(1), number(1 / size)
     elif "/" in number(size):
-        body = text if size.numerator == 1 else f"{size.numerator} * {text}"
-        body += f" / {size.denominator}"
+        above, below = Fraction(size.numerator), str(size.denominator)
     else:
-        body = text if size == 1 else f"{number(size)} * {text}"
-    return sign, body + "".join(f" / |{dim}|" for dim in coefficient.per)
+        above, below = size, ""
+    factors = [text] if above == 1 else [number(above), text]
+    factors[-1:-1] = [part for dim, power in coefficient.powers for part in _powers(dim, power)]
+    under = [part for dim, power in coefficient.powers for part in _powers(dim, -power)]
+    return sign, " / ".join((" * ".join(factors), *filter(None, (below,)), *under))
+
+
+def _powers(dim: Dim, power: Fraction) -> Iterator[str]:
+    """Print a positive power of a size as factors: `|D|`, `sqrt(|D|)`, `sqrt(sqrt(|D|))`."""
+    text = f"|{dim}|"
+    while power > 0:
+        for _ in range(int(power)):
+            yield text
+        power, text = 2 * (power - int(power)), f"sqrt({text})"
 
 
 def _linear(op: Linear, operands: list[str]) -> str:

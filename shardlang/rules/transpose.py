@@ -135,7 +135,7 @@ def _reduce(op: Reduce, site: Site) -> Contribution:
         case "sum":
             return Term(Linear((Coefficient(),)), (site.cotangent,), site.operand.dims)
         case "mean":
-            factor = Coefficient(Fraction(1), op.dims)
+            factor = Coefficient() / Coefficient.size(*op.dims)
             return Term(Linear((factor,)), (site.cotangent,), site.operand.dims)
         case "max" | "min":
             hit = Term(Compare("=="), (site.operand, site.result), site.operand.dims)

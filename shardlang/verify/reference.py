@@ -223,8 +223,7 @@ def _compute(
         case Linear(coefficients, constant):
             total: Value = float(constant)
             for (value, dims), c in zip(operands, coefficients, strict=True):
-                factor = float(c.value) / math.prod(sizes[dim] for dim in c.per)
-                total = total + factor * _spread(value, dims, result.dims, sizes)
+                total = total + c.evaluate(sizes) * _spread(value, dims, result.dims, sizes)
             return total
         case Map(name):
             value, dims = operands[0]

@@ -74,7 +74,8 @@ def _number(scale: Coefficient, scope: Scope) -> str:
     """Write a factor."""
     value = scale.value
     text = str(value.numerator) if value.denominator == 1 else repr(float(value))
-    return text + "".join(f" / {scope.size(dim)}" for dim in scale.per)
+    above, below = scope.powers(scale)
+    return "".join((*(f"{part} * " for part in above), text, *(f" / {part}" for part in below)))
 
 
 HELPERS: Mapping[str, str] = {

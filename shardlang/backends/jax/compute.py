@@ -105,6 +105,15 @@ class Scope:
     axes: Callable[[tuple[Axis, ...]], Item]
     letters: Callable[[tuple[Dim, ...]], Mapping[Dim, str]]
 
+    def powers(self, coefficient: Coefficient) -> tuple[list[str], list[str]]:
+        """Write the powers of sizes that a factor multiplies by, and those that it divides by."""
+        sides: tuple[list[str], list[str]] = ([], [])
+        for dim, power in coefficient.powers:
+            size = abs(power)
+            exponent = "" if size == 1 else f" ** {size if size.denominator == 1 else float(size)}"
+            sides[power < 0].append(self.size(dim) + exponent)
+        return sides
+
 
 def wide(dtypes: Iterable[str]) -> str:
     """Give the dtype to compute in: f32 for everything narrow, f64 where there is any."""
@@ -243,13 +252,13 @@ class _Writer:
 
     def linear(self, op: Linear, operands: list[Operand]) -> None:
         """Add operands with their coefficients, and the constant."""
-        floats = any(c.value.denominator != 1 or c.per for c in op.coefficients)
+        floats = not all(c.whole for c in op.coefficients)
         floats = floats or op.constant.denominator != 1
         terms: list[tuple[str, Operand, str]] = []
         for index, (c, operand) in enumerate(zip(op.coefficients, operands, strict=True)):
             sign = ("-" if c.value < 0 else "+") if index else ("-" if c.value < 0 else "")
             terms.append((sign, operand, self._term(c)))
-        steps = sum((abs(c.value) != 1) + len(c.per) for c in op.coefficients)
+        steps = sum((abs(c.value) != 1) + len(c.powers) for c in op.coefficients)
         steps += len(operands) - 1 + (op.constant != 0)
         constant = None
         if op.constant:
@@ -264,7 +273,8 @@ class _Writer:
             text = f"{{}} / {value.denominator}"
         elif value != 1:
             text = f"{_literal(value)} * {{}}"
-        return text + "".join(f" / {self._scope.size(dim)}" for dim in coefficient.per)
+        above, below = self._scope.powers(coefficient)
+        return "".join((*(f"{part} * " for part in above), text, *(f" / {x}" for x in below)))
 
     def _chain(
         self,

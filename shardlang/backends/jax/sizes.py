@@ -22,7 +22,7 @@ from shardlang.backends.jax.errors import (
     SizesApart,
 )
 from shardlang.backends.jax.relations import Relations
-from shardlang.ir.ops import Permute, Top
+from shardlang.ir.ops import Permute, sizes_in, Top
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import size_expr, statement
 from shardlang.ir.size import BinOp, Name, SizeExpr
@@ -80,10 +80,15 @@ def arrays(plan: Plan) -> Iterator[Array]:
 
 
 def dims_of(plan: Plan) -> tuple[Dim, ...]:
-    """List the dims of a plan in the order in which they first occur, then those of layers and microbatches."""
+    """List the dims of a plan in the order in which they first occur, then those that no array has.
+
+    Those are dims of layers and microbatches, and those whose size alone is read.
+    """
     dims = (dim for array in arrays(plan) for dim in array.tensor.dims)
     many = plan.program.microbatches
-    return tuple(dict.fromkeys((*dims, *layers_of(plan), *(() if many is None else (many,)))))
+    read = (dim for _, step in plan.steps() for dim in sizes_in(step.op))
+    others = (*layers_of(plan), *(() if many is None else (many,)), *read)
+    return tuple(dict.fromkeys((*dims, *others)))
 
 
 def layers_of(plan: Plan) -> tuple[Dim, ...]:

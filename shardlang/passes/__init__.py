@@ -23,6 +23,7 @@ from shardlang.passes.layers import bodies, left_inside, settled, stack
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
+from shardlang.passes.partial import left_partial
 from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
 
@@ -78,7 +79,7 @@ def _lower(
     program = drop_unit_axes(program)
     if program.explicit:
         return check_explicit(program, reporter, forward_only=forward_only)
-    state = Lowering(dict(program.sizes.known))
+    state = Lowering(dict(program.sizes.known), partial_over=left_partial(program.statements))
     for leaf in program.leaves:
         state.give(leaf.array)
     ends = _ends(program)

@@ -20,6 +20,7 @@ from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.keep import alternatives, keep, named
 from shardlang.passes.layers import bodies, left_inside, settled, stack
+from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
@@ -63,6 +64,8 @@ def check(
     reporter = Reporter(program.source)
     if explicit and not program.explicit:
         program = replace(program, explicit=True)
+    for leaves, mistake in not_weights(program):
+        reporter.report(leaves[0].span, mistake)
     _lower(program, "book", reporter, forward_only=forward_only)
     return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
 

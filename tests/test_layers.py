@@ -321,6 +321,60 @@ def test_mistakes_have_a_code_and_a_place(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (
+            "param g: [D]\nlayers L:\n  x = x ⊙ g\nlayers M:\n  x = x ⊙ g\n",
+            "param g: [L, D], g2: [M, D]\nlayers L:\n  x = x ⊙ g\nlayers M:\n  x = x ⊙ g2\n",
+        ),
+        (
+            "param g: [D]\nlayers L:\n  x = x ⊙ g\nlayers M:\n  x = x ⊙ g\n",
+            "param g: [D]\ng_all = g[D]\nlayers L:\n  x = x ⊙ g_all\nlayers M:\n  x = x ⊙ g_all\n",
+        ),
+        (
+            "param g: [L, D_X]\nlayers L:\n  x = x ⊙ g\ny = x ⊙ g\n",
+            "param g: [D_X]\nlayers L:\n  x = x ⊙ g\ny = x ⊙ g\n",
+        ),
+        (
+            "param g: [L, D_X]\nlayers L:\n  x = x ⊙ g\ny = x ⊙ g\n",
+            "param g: [L, D_X], g2: [D_X]\nlayers L:\n  x = x ⊙ g\ny = x ⊙ g2\n",
+        ),
+    ],
+)
+def test_what_the_hint_of_a_parameter_in_two_places_says_can_be_written(text, written):
+    """Each declaration and line that the hint shows stands in the program that has no mistake."""
+    head = "mesh X=2\ninput x: [B, D]\n"
+    (mistake,) = sl.check(head + text)
+    assert mistake.code == "SH264"
+    shown = re.findall("`([^`]*)`", mistake.mistake.hint())
+    assert any(line in written.split("\n") for line in shown)
+    assert sl.check(head + written) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("layers L:\n  x = x + x ·_D W ·_F W_x[F, D_X]\n", "param W_x: [L, F, D_X]"),
+        ("layers L:\n  x = x + x ·_D W ·_F W_x[F, D_X]\n", "input W_x: [F, D_X]"),
+        (
+            "layers L:\n  x = x + x ·_D W ·_F V\ny[B_X, E] = x ·_D W_x[D_X, E]\n",
+            "param W_x: [D_X, E]",
+        ),
+    ],
+)
+def test_an_input_with_the_name_of_a_weight_is_warned_of(text, settled):
+    """The warning says in a block that all layers share it; the declarations that it shows settle it."""
+    head = "mesh X=2\ninput x: [B_X, D]\nparam W: [D, F], V: [F, D]\n"
+    (warning,) = sl.check(head + text)
+    assert ("SH245", "warning", "W_x") == (warning.code, warning.severity, warning.mistake.names[0])
+    assert ("all layers of `layers L:`" in warning.message) == ("W_x[F, D_X]" in text)
+    assert f"`{settled}`" in warning.mistake.hint()
+    assert sl.check(f"{head}{settled}\n{text}") == []
+    report = sl.cost(sl.lower(sl.parse(head + text)))
+    assert any(each.startswith(warning.message) for each in report.warnings)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "code"),
     [
         ("x2 -> x:", "x3 -> x:", "SH267"),

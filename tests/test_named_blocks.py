@@ -358,6 +358,16 @@ def test_mistakes_have_a_code_and_a_place(text, expected):
     assert all(to_dict(each) and str(each.message) for each in found)
 
 
+def test_an_unknown_call_names_the_blocks_of_the_program():
+    """What is like a block is taken for it; else all blocks are listed."""
+    text = MLP + "block attend(x):\n  gelu(x)\nz = {}(A[B])"
+
+    assert "did you mean attend?" == errors(text.format("atend"))[0].hint
+    far = errors(text.format("frobnicate"))[0]
+    assert "or a block" in far.message
+    assert "the blocks of the program are mlp and attend" in str(far.hint)
+
+
 def test_no_mistake_follows_from_a_call_in_error():
     """What a wrong call would have defined is not said to be unknown."""
     text = MLP + "z = mlp(A[B, D])\ny = z + z\nlayers L:\n  q = mlp(z)\n  y = y + q\n"

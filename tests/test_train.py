@@ -288,7 +288,8 @@ def test_axes_go_to_the_first_dim_that_they_divide() -> None:
         ("optimizer adamw, zero 1 over Q", "SH201"),
         ("optimizer adamw, zero one over X", "SH101"),
         ("optimizer adamw, null 1 over X", "SH101"),
-        ("optimizer adamw, zero 1", "SH101"),
+        ("optimizer adamw, zero", "SH101"),
+        ("optimizer adamw, zero 3", "SH281"),
         ("accumulate B", "SH283"),
         ("accumulate X", "SH204"),
         ("accumulate 0", "SH116"),
@@ -301,6 +302,20 @@ def test_wrong_declarations(line: str, code: str) -> None:
         load_text(f"mesh X=2\n{line}\nIn[B_X, D] ·_D W[D, F] -> Out[B_X, F]")
 
     assert code in [diagnostic.code for diagnostic in error.value.diagnostics]
+
+
+@pytest.mark.parametrize("tail", ["", " over"])
+def test_zero_over_nothing_gets_the_line_to_write(tail: str) -> None:
+    """The hint's line, with an axis that the program has, is what the program lacks."""
+    text = (
+        "mesh data=2, fsdp=2\noptimizer adam, zero 2{}\nIn[B/data, D] ·_D W[D, F] -> Out[B/data, F]"
+    )
+    (found,) = sl.check(text.format(tail))
+    line = str(found.hint).split("`")[1]
+
+    assert (found.code, line) == ("SH286", "optimizer adam, zero 2 over data")
+    assert "data and fsdp" in str(found.hint)
+    assert sl.check(text.replace("optimizer adam, zero 2{}", line)) == []
 
 
 EXPLICIT = """mesh X=2

@@ -46,6 +46,7 @@ from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring, RingAttenti
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
+from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead, apart
@@ -617,18 +618,8 @@ class Pricing:
         """Warn of leaves that may not count as was meant, or that nothing uses."""
         program = self.plan.program
         leaves = program.leaves
-        if any(leaf.kind == "param" and leaf.declared for leaf in leaves):
-            names = [
-                leaf.array.name
-                for leaf in leaves
-                if leaf.kind == "input" and not leaf.declared and leaf.array.name.startswith("W")
-            ]
-            if names:
-                counts = "counts as an input" if len(names) == 1 else "count as inputs"
-                yield (
-                    f"{', '.join(names)} {counts}, not as weights: other leaves are declared with"
-                    " `param`, so that names starting with W mean nothing"
-                )
+        for _, mistake in not_weights(program):
+            yield f"{mistake.message()}; {mistake.hint()}"
         used = {use.tensor.name for item in program.statements for use in item.operands}
         idle = [x for x in leaves if x.declared and x.array.name not in used]
         weights = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "param")

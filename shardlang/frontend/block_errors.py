@@ -80,25 +80,36 @@ class TwoPlaces(Mistake):
     title: ClassVar[str] = "a parameter of layers in two places"
     name: str
     block: str
-    stacked: bool
+    other: str | None
+    brackets: str
+    declared: bool
 
     def message(self) -> str:
-        """Name the parameter."""
-        what = "has one for each layer" if self.stacked else "is a parameter of each layer"
-        where = "outside of it" if self.stacked else "in another block"
-        return f"{self.name} {what} of `layers {self.block}:` and stands {where} as well"
+        """Name the parameter, and the other place: another block, or none of them."""
+        where = "outside of it"
+        if self.other is not None:
+            another = "another " if self.other == self.block else ""
+            where = f"in {another}`layers {self.other}:`"
+        return f"each layer of `layers {self.block}:` has {self.name} of its own, and it stands {where} as well"
 
     def hint(self) -> str | None:
-        """Say what to do."""
-        if self.stacked:
-            return (
-                f"declare it without {self.block} if all layers share one with the lines outside, "
-                "or give the one outside another name"
-            )
+        """Give the declarations for a parameter of each place, and what makes one for both."""
+        name = self.name
+        if self.other is None:
+            own = f"param {name}: {self._stack(self.block)}, {name}2: {self.brackets}"
+            one = f"`param {name}: {self.brackets}` is one for all layers and the lines outside"
+            return f"{one}; for two, write `{own}`, and {name}2 here"
+        own = f"param {name}: {self._stack(self.block)}, {name}2: {self._stack(self.other)}"
+        two = f"write `{own}`" if self.declared else f"call this one {name}2"
+        both = f"`{name}_all = {name}{self.brackets}`"
         return (
-            "give each block's parameter a name of its own, or declare it as an input if all "
-            f"layers share it: input {self.name}: [..]"
+            f"{two}, and {name}2 here; to share one, write {both} on a line before the blocks, and "
+            f"{name}_all in both"
         )
+
+    def _stack(self, block: str) -> str:
+        """Write the brackets of a parameter of each layer."""
+        return f"[{block}{'' if self.brackets == '[]' else ', '}{self.brackets[1:]}"
 
 
 @dataclass(frozen=True)

@@ -727,15 +727,13 @@ class Builder:
 
     def zero(self, parts: list[Token | _Name]) -> ZeroDecl:
         """Read `zero 1 over X`, `zero 2 over data, fsdp`."""
-        first, level, second, *rest = parts
-        words = [each.joined() if isinstance(each, _Name) else None for each in (first, second)]
-        for word, meant in zip(words, ("zero", "over"), strict=True):
-            if word is not None and word.text.lower() != meant:
+        words = [part.joined() for part in parts if isinstance(part, _Name)]
+        for word, meant in zip(words, ("zero", "over"), strict=False):
+            if word.text.lower() != meant:
                 raise FormError(word.span, Expected(f"`{meant}`", f"`{word.text}`", ZERO))
-        axes = tuple(part.joined() for part in rest if isinstance(part, _Name))
-        number = _token(level)
-        span = _span_of(first).join(axes[-1].span)
-        return ZeroDecl(Word(str(number), _span(number)), axes, span)
+        number = _token(parts[1])
+        span = _span_of(parts[0]).join(_span_of(parts[-1]))
+        return ZeroDecl(Word(str(number), _span(number)), tuple(words[2:]), span)
 
     def accumulate(self, parts: list[Token | _Name | _Size]) -> AccumulateDecl:
         """Read `accumulate M`, `accumulate M=8`, `accumulate 8`."""

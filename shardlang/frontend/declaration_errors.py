@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardlang.diagnostics import Mistake
+from shardlang.diagnostics import Mistake, Severity
 from shardlang.frontend.hints import listed, SHOWN, suggest
 
 
@@ -350,3 +350,31 @@ class EmptyProgram(Mistake):
         if self.blocks:
             return f"call one of its blocks, {listed(self.blocks[:SHOWN], 'or')}, or include the file in a program"
         return "write one: A[I, J] · B[J, K] -> C[I, K]"
+
+
+@dataclass(frozen=True)
+class NotAWeight(Mistake):
+    """`W_x[D, F]` beside `param W: [D, F]`: an input, and in `layers L:` one for all layers."""
+
+    code: ClassVar[str] = "SH245"
+    title: ClassVar[str] = "an input with a weight's name"
+    severity: ClassVar[Severity] = "warning"
+    names: tuple[str, ...]
+    block: str | None
+    lines: tuple[str, str]
+
+    def message(self) -> str:
+        """Say what they count as, and why."""
+        one = len(self.names) == 1
+        counts = f"{listed(self.names)} {'counts as an input' if one else 'count as inputs'}"
+        layers = "" if self.block is None else f", shared by all layers of `layers {self.block}:`"
+        return (
+            f"{counts}, not as weights{layers}: other leaves are declared with `param`, so that "
+            "names starting with W mean nothing"
+        )
+
+    def hint(self) -> str | None:
+        """Show the two declarations that settle it."""
+        weight, given = self.lines
+        each = "a weight" if self.block is None else "a weight of each layer"
+        return f"`{weight}` makes it {each}, `{given}` says that an input is meant"

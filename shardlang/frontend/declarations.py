@@ -163,11 +163,20 @@ def optimizer(
         reporter.report(
             line.name.span, declaration_errors.UnknownOptimizer(line.name.text, OPTIMIZERS)
         )
-    return name, None if line.zero is None else _zero(line.zero, axes, reporter)
+    return name, None if line.zero is None else _zero(line.name.text, line.zero, axes, reporter)
 
 
-def _zero(line: ZeroDecl, axes: AxisNames, reporter: Reporter) -> Zero | None:
-    """Read `zero 1 over X`."""
+def _zero(name: str, line: ZeroDecl, axes: AxisNames, reporter: Reporter) -> Zero | None:
+    """Read `zero 1 over X` behind an optimizer's name."""
+    level = line.level.text
+    if level not in ("1", "2"):
+        axis = line.axes[0].text if line.axes else (*axes.names, "X")[0]
+        reporter.report(line.level.span, training_errors.ZeroLevel(level, axis))
+        return None
+    if not line.axes:
+        mistake = training_errors.ZeroOverNothing(name, level, axes.names)
+        reporter.report(line.span, mistake)
+        return None
     found: list[Axis] = []
     for word in line.axes:
         places = axes.places(word)
@@ -180,10 +189,6 @@ def _zero(line: ZeroDecl, axes: AxisNames, reporter: Reporter) -> Zero | None:
                 mistake = training_errors.AxisTwiceInZero(place.axis.name)
                 reporter.report(place.span, mistake)
             found.append(place.axis)
-    level = line.level.text
-    if level not in ("1", "2"):
-        reporter.report(line.level.span, training_errors.ZeroLevel(level, found[0].name))
-        return None
     return Zero(2 if level == "2" else 1, tuple(dict.fromkeys(found)))
 
 

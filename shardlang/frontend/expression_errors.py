@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardlang.diagnostics import Mistake
-from shardlang.frontend.hints import contraction, few, listed, nearest, suggest
+from shardlang.frontend.hints import contraction, few, listed, nearest, SHOWN, suggest
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,30 @@ class UnknownFunction(Mistake):
     name: str
     known: tuple[str, ...]
     tensor: str | None = None
+    blocks: tuple[str, ...] = ()
 
     def message(self) -> str:
         """Name it."""
-        return f"{self.name} is not a function, a reduction or a collective"
+        kinds = (
+            "a function",
+            "a reduction",
+            "a collective",
+            *(("a block",) if self.blocks else ()),
+        )
+        return f"{self.name} is not {listed(kinds, 'or')}"
 
     def hint(self) -> str | None:
-        """Give the form of a tensor where one was meant, else the nearest functions."""
+        """Give the form of a tensor where one was meant, else the nearest name, or what there is."""
         if self.tensor is not None:
             return f"a tensor has square brackets: {self.tensor}"
-        match = nearest(self.name, self.known)
+        match = nearest(self.name, (*self.known, *self.blocks))
         if match is not None:
             return f"did you mean {match}?"
-        return f"the nearest are {listed(few(self.name, self.known))}"
+        near = listed(few(self.name, self.known))
+        if not self.blocks:
+            return f"the nearest are {near}"
+        verb = "blocks of the program are" if len(self.blocks) > 1 else "block of the program is"
+        return f"the {verb} {listed(self.blocks[:SHOWN])}; the nearest functions are {near}"
 
 
 @dataclass(frozen=True)

@@ -340,6 +340,7 @@ class Expressions:
                 hint,
                 pending.keep_unreduced,
                 section=self.values.section,
+                inner=True,
             )
         )
         return Use(result, None, pending.span)
@@ -354,7 +355,7 @@ class Expressions:
         assert result is not None
         section = self.values.section
         statement = Statement(
-            op, operands, result, None, span, hint, constant=constant, section=section
+            op, operands, result, None, span, hint, constant=constant, section=section, inner=True
         )
         self.values.add(statement)
         return Use(result, None, span)

@@ -125,8 +125,9 @@ class Functions:
             return self.shapes.call(call, want)
         if head == UPDATE:
             return self._update(call, want)
-        known = (*HEADS, *self.expressions.blocks)
-        mistake = expression_errors.UnknownFunction(head, known, self._as_tensor(call))
+        mistake = expression_errors.UnknownFunction(
+            head, HEADS, self._as_tensor(call), self.expressions.blocks
+        )
         self.reporter.report(call.head.span, mistake)
         return None
 

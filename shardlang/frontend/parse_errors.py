@@ -226,7 +226,7 @@ DECLARATIONS = {
     "input": "an input is declared as `input In: [B_X, D_Y]`",
     "param": "a parameter is declared as `param W_in: bf16[D_X, F_Y]`",
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
-    "optimizer": "the optimizer is declared as `optimizer adam`",
+    "optimizer": "the optimizer is declared as `optimizer adam`, or `optimizer adamw, zero 1 over X`",
     "save": "what is kept is declared as `save Tmp` or `save all`",
     "prefetch": "what is gathered a layer ahead is declared as `prefetch W_in, W_out`",
     "accumulate": "microbatches are declared as `accumulate M=8`",

@@ -257,7 +257,10 @@ class LeafDecl:
 
 @dataclass(frozen=True, slots=True)
 class ZeroDecl:
-    """`zero 1 over X` behind the optimizer: `level` is the number, `axes` the words behind `over`."""
+    """`zero 1 over X` behind the optimizer: `level` is the number, `axes` the words behind `over`.
+
+    A line without them is read too, for the mistake that it is.
+    """
 
     level: Word
     axes: tuple[Word, ...]

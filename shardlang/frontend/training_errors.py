@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardlang.diagnostics import Mistake
+from shardlang.frontend.hints import listed
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,28 @@ class ZeroLevel(Mistake):
         if self.level == "3":
             return f"ZeRO-3 is where parameters live: param W: [D_{self.axis}, F]"
         return "zero 1 splits the optimizer's state, zero 2 the gradients that are kept as well"
+
+
+@dataclass(frozen=True)
+class ZeroOverNothing(Mistake):
+    """`optimizer adamw, zero 1`: over which axes?"""
+
+    code: ClassVar[str] = "SH286"
+    title: ClassVar[str] = "ZeRO over no axis"
+
+    optimizer: str
+    level: str
+    axes: tuple[str, ...]
+
+    def message(self) -> str:
+        """Say what is missing."""
+        return f"zero {self.level} does not say over which mesh axes the state is split"
+
+    def hint(self) -> str | None:
+        """Give the line, with an axis that the program has."""
+        axis = self.axes[0] if self.axes else "X"
+        more = "" if len(self.axes) < 2 else f"; the axes are {listed(self.axes)}"
+        return f"write `optimizer {self.optimizer}, zero {self.level} over {axis}`{more}"
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,12 @@ class Values:
         mine = self.scopes.numbers[id(block)]
         for place, span in self.scopes.places.get(name.text, {}).items():
             if place != mine:
-                mistake = block_errors.TwoPlaces(name.text, block.dim.text, stacked)
+                other = None if place is None else _stack_dim(self.scopes.heads[place])
+                own = brackets.dims[1:] if stacked else brackets.dims
+                one = str(Array(Tensor("", own, self.default), brackets.layout(own)))
+                mistake = block_errors.TwoPlaces(
+                    name.text, _stack_dim(block), other, one, declared=declared
+                )
                 self.reporter.report(span, mistake, [Label(block.span, "the block starts here")])
                 break
         if stacked and brackets.axes[0] != block.stages:
@@ -542,3 +547,8 @@ class Values:
 def union(operands: Iterable[Use]) -> tuple[Dim, ...]:
     """Give the dims that some operand has, in the order in which they come."""
     return tuple(dict.fromkeys(dim for use in operands for dim in use.tensor.dims))
+
+
+def _stack_dim(head: Layers) -> str:
+    """Give what counts the layers of a block, as its head has it: `L`, `L_Z`."""
+    return f"{head.dim.text}{subscript(head.stages)}"

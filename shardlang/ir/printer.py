@@ -271,7 +271,7 @@ def declarations(program: Program) -> list[str]:
     if program.dtype != DTYPES["bf16"]:
         lines.append(f"dtype {program.dtype}")
     if _leaves_needed(program):
-        lines.extend(_leaf(leaf, program) for leaf in program.given)
+        lines.extend(leaf_line(leaf, program) for leaf in program.given)
     if program.optimizer is not None:
         behind = "" if program.zero is None else f", {zero(program.zero)}"
         lines.append(f"optimizer {program.optimizer}{behind}")
@@ -304,7 +304,8 @@ def _leaves_needed(program: Program) -> bool:
     )
 
 
-def _leaf(leaf: Leaf, program: Program) -> str:
+def leaf_line(leaf: Leaf, program: Program) -> str:
+    """Print the line that declares a leaf: `param W: [L, D_X, F]`."""
     tensor = leaf.array.tensor
     dtype = "" if tensor.dtype == program.dtype else str(tensor.dtype)
     brackets = str(leaf.array)[len(tensor.name) :]

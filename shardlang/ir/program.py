@@ -156,7 +156,8 @@ class Statement:
     A relayout (`op` is a collective, a slice or a mask) whose result has the operand's name changes
     where the value is available; with another name it defines a copy. `keep_unreduced` is
     `·_LOCAL`. `constant` marks a value that no gradient flows through (a softmax's maximum). `block`
-    is the block that repeats it, None where it stands outside of any.
+    is the block that repeats it, None where it stands outside of any. `inner` says that the result is a
+    part of a larger expression, which the text has no name for.
     """
 
     op: Op
@@ -169,6 +170,7 @@ class Statement:
     constant: bool = False
     section: Pass = "forward"
     block: Block | None = None
+    inner: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.keep import alternatives, keep, named
 from shardlang.passes.layers import bodies, left_inside, settled, stack
+from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
+from shardlang.passes.partial import left_partial
 from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
 
@@ -62,6 +64,8 @@ def check(
     reporter = Reporter(program.source)
     if explicit and not program.explicit:
         program = replace(program, explicit=True)
+    for leaves, mistake in not_weights(program):
+        reporter.report(leaves[0].span, mistake)
     _lower(program, "book", reporter, forward_only=forward_only)
     return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
 
@@ -78,7 +82,7 @@ def _lower(
     program = drop_unit_axes(program)
     if program.explicit:
         return check_explicit(program, reporter, forward_only=forward_only)
-    state = Lowering(dict(program.sizes.known))
+    state = Lowering(dict(program.sizes.known), partial_over=left_partial(program.statements))
     for leaf in program.leaves:
         state.give(leaf.array)
     ends = _ends(program)

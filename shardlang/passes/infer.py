@@ -177,10 +177,13 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     if statement.keep_unreduced:
         return _local_only(state, statement, arrays, reporter)
     wish = statement.target or statement.hint
+    kept = state.partial_over.get(statement.result.name, frozenset())
 
     def end(made: Array) -> Layout:
         """Give the declared layout, or with none declared the one with nothing left to reduce."""
-        return _reduced(made, statement.hint) if statement.target is None else statement.target
+        if statement.target is not None:
+            return statement.target
+        return _reduced(made, statement.hint, kept)
 
     made, decision = state.compute(
         statement.op, arrays, statement.result, wish, statement.span, end=end
@@ -189,14 +192,18 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     return state.follow(made, moves, decision.reasons(None), statement.span)
 
 
-def _reduced(made: Array, hint: Layout | None) -> Layout:
-    """Give the layout of a result with nothing left to reduce, scattered where a hint wants it."""
+def _reduced(made: Array, hint: Layout | None, kept: frozenset[Axis]) -> Layout:
+    """Give the layout of a result with nothing left to reduce, scattered where a hint wants it.
+
+    Sums that are partial over `kept` are left so.
+    """
     layout = made.layout
-    if not layout.unreduced:
-        return layout
-    if hint is None or layout.reduction != "sum":
+    if layout.reduction != "sum":
         return layout.reduced()
-    left = set(layout.unreduced)
+    left = set(layout.unreduced - kept)
+    partial = layout.unreduced & kept
+    if hint is None:
+        return Layout(layout.sharding, partial)
     sharding: list[tuple[Axis, ...]] = []
     for have, want in zip(layout.sharding, hint.sharding, strict=True):
         axes = have
@@ -207,7 +214,7 @@ def _reduced(made: Array, hint: Layout | None) -> Layout:
                 left.discard(axis)
                 axes = (*axes, axis)
         sharding.append(axes)
-    return Layout(tuple(sharding))
+    return Layout(tuple(sharding), partial)
 
 
 def _local_only(

@@ -68,7 +68,8 @@ class Lowering:
 
     `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
     they were made. `recompute` makes a value that the pass was not given;
-    `reserved` are names that later values will have, `open_parts` those that are left as they are made.
+    `reserved` are names that later values will have, `open_parts` those that are left as they are made,
+    `partial_over` the axes over which parts of an expression are left partial.
     """
 
     sizes: dict[str, int]
@@ -79,6 +80,7 @@ class Lowering:
     recompute: Callable[[Tensor], None] | None = None
     reserved: set[str] = field(default_factory=set[str])
     open_parts: frozenset[str] = frozenset()
+    partial_over: Mapping[str, frozenset[Axis]] = field(default_factory=dict[str, frozenset[Axis]])
     views: dict[str, View] = field(default_factory=dict[str, "View"])
     scope: Scope | None = None
     warnings: list[str] = field(default_factory=list[str])
@@ -240,7 +242,8 @@ class Lowering:
         def price(decision: Decision) -> tuple[Monomial, ...]:
             return self.moved(arrays, Array(result, decision.result), decision, end)
 
-        decision = decide(op, arrays, result, wish, self.sizes, price)
+        open_over = self.partial_over.get(result.name, frozenset())
+        decision = decide(op, arrays, result, wish, self.sizes, price, open_over)
         ready: list[Array] = []
         for place, (array, stages) in enumerate(zip(arrays, decision.stages, strict=True)):
             why = decision.reasons(place)

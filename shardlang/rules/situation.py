@@ -128,6 +128,7 @@ class _Situation:
         default_factory=dict[tuple[int | None, Axis], Because]
     )
     script: tuple[int, ...] = ()
+    open_over: frozenset[Axis] = frozenset()
     points: list[Point] = field(default_factory=list[Point])
     direct: set[Axis] = field(default_factory=set[Axis])
 
@@ -214,7 +215,8 @@ class _Situation:
             return Partial.PASSES
         some = isinstance(self.op, Linear) and not self.op.constant and len(found) < len(arrays)
         sums = all(self.arrays[index].layout.reduction == "sum" for index in found)
-        if some and sums and self.wish is not None and axis in self.wish.unreduced:
+        wanted = self.open_over if self.wish is None else self.open_over | self.wish.unreduced
+        if some and sums and axis in wanted:
             return Partial.MASKS
         return Partial.BLOCKED
 
@@ -576,17 +578,19 @@ def decide(
     wish: Layout | None,
     sizes: Mapping[str, int],
     price: Price,
+    open_over: frozenset[Axis] = frozenset(),
 ) -> Decision:
     """Apply the table to one operation.
 
     `wish` is the layout wanted for the result, None where nothing is said; `sizes` are those known.
+    `open_over` are the axes over which the result of partial sums may be one too.
     Where the rules leave a choice to sizes, every combination is priced as a whole, from the
     operands as they are to the result as wanted, and the cheapest is taken. Where a choice hangs on
     a size that is not known, the first option is taken, and the answer says when another is cheaper.
     """
 
     def attempt(script: tuple[int, ...]) -> Decision:
-        situation = _Situation(op, arrays, tensor, wish, sizes, script=script)
+        situation = _Situation(op, arrays, tensor, wish, sizes, script=script, open_over=open_over)
         situation.prepare()
         axes = {axis for array in arrays for axis in array.layout.used}
         if wish is not None:

@@ -1,0 +1,126 @@
+"""Parts of an expression whose line wants a partial sum: what is linear in them is not reduced first."""
+
+from __future__ import annotations
+
+import pytest
+from simulator import check_numbers
+
+import shardlang as sl
+from shardlang.ir.plan import Plan
+
+MESH = "mesh X=2, Y=2\ndims B=4, D=4, F=4, J=4, E=4, K=4\n"
+
+
+def lowered(text: str) -> Plan:
+    """Lower a program by the rules."""
+    return sl.lower(sl.parse(MESH + text))
+
+
+def moved(plan: Plan) -> list[tuple[str, str]]:
+    """List the collectives of the forward pass: which, and what each makes."""
+    return [
+        (type(step.op).__name__, str(step.output)) for step in plan.forward if step.is_collective
+    ]
+
+
+GIVEN = """
+input h: [B, E, F_Y], s: [B, J], c: int32[B, J], m: [B, D]
+param W: [F_Y, D], V: [D, K], W2: [F_Y, D]
+"""
+
+LINEAR = {
+    "product": "o[B, E, D]{U_Y} = (h ·_F W) ⊙ m",
+    "product of products": "o[B, E, K]{U_Y} = (h ·_F W) ·_D V",
+    "chain in one product": "o[B, E, K]{U_Y} = h · W · V",
+    "sum": "o[B, E, D]{U_Y} = h ·_F W + h ·_F W2",
+    "sum with a whole term": "o[B, E, D]{U_Y} = h ·_F W + 2 * m",
+    "scaled": "o[B, E, D]{U_Y} = -3 * (h ·_F W) / |E|",
+    "quotient": "o[B, E, D]{U_Y} = (h ·_F W) / exp(m)",
+    "take": "o[B, J, D]{U_Y} = take_E(h ·_F W, c)",
+    "take in a product": "o[B, D]{U_Y} = take_E(h ·_F W, c) ·_J s",
+    "put": "o[B, K, D]{U_Y} = put_K(take_E(h ·_F W, c), c)",
+    "sum over a dim": "o[B, D]{U_Y} = 2 * sum_E(h ·_F W)",
+    "mean over a dim": "o[B, D]{U_Y} = m - mean_E(h ·_F W)",
+    "sum of what is split": "o[B]{U_Y} = sum_E(sum_F(h) ⊙ sum_D(m))",
+    "where": "o[B, E, D]{U_Y} = where(m <= 0, h ·_F W, 0)",
+    "nested": "o[B, K]{U_Y} = sum_E(((h ·_F W) ⊙ m + m) ·_D V) / |E|",
+    "named before": "t[B, E, D]{U_Y} = h ·_F W\no[B, D]{U_Y} = take_E(t, c) ·_J s",
+}
+
+
+@pytest.mark.parametrize("lines", LINEAR.values(), ids=LINEAR)
+def test_a_linear_part_stays_a_partial_sum(lines: str) -> None:
+    """The line communicates nothing; the numbers and the gradients are those of the program."""
+    plan = lowered(GIVEN + lines)
+    assert moved(plan) == []
+    check_numbers(plan)
+
+
+@pytest.mark.parametrize("lines", LINEAR.values(), ids=LINEAR)
+def test_the_reduction_is_the_one_of_the_line_that_asks(lines: str) -> None:
+    """What a later line asks for whole is reduced there, once."""
+    dims = lines.rsplit("o[", maxsplit=1)[-1].split("]", maxsplit=1)[0]
+    plan = lowered(f"{GIVEN}{lines}\nout[{dims}] = o")
+    assert [("AllReduce", f"out[{dims}]")] == moved(plan)
+    check_numbers(plan, seed=1)
+
+
+NOT_LINEAR = {
+    "function": ("o[B, E, D]{U_Y} = gelu(h ·_F W) ⊙ m", ["[B, E, D]"]),
+    "function far down": ("o[B, D]{U_Y} = sum_E(m ⊙ gelu((h ·_F W) ⊙ m))", ["[B, E, D]"]),
+    "denominator": ("o[B, E, D]{U_Y} = m / (h ·_F W)", ["[B, E, D]"]),
+    "maximum": ("o[B, D]{U_Y} = 2 * max_E(h ·_F W)", ["[B, E, D]"]),
+    "constant": ("o[B, E, D]{U_Y} = h ·_F W + 1", ["[B, E, D]"]),
+    "where the other is not 0": ("o[B, E, D]{U_Y} = where(m <= 0, h ·_F W, 1)", ["[B, E, D]"]),
+    "mask": ("o[B, E, D]{U_Y} = where((h ·_F W) <= 0, m, 0)", ["[B, E, D]"]),
+    "one of two factors": ("o[B, E, D]{U_Y} = (h ·_F W) ⊙ (h ·_F W2)", ["[B, E, D]"]),
+    "the smaller of two factors": (
+        "o[B, E, D]{U_Y} = (h ·_F W) ⊙ sum_E(h ·_F W2)", ["[B, D]"],
+    ),
+    "softmax": ("o[B, E, D]{U_Y} = m ⊙ softmax_D(h ·_F W)", ["[B, E, D]"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "whole"), NOT_LINEAR.values(), ids=NOT_LINEAR)
+def test_what_is_not_linear_is_reduced_first(lines: str, whole: list[str]) -> None:
+    """Each such part is reduced once, over its own dims; what is left unreduced is a linear part."""
+    plan = lowered(GIVEN + lines)
+    found = moved(plan)
+    assert ["AllReduce"] * len(whole) == [kind for kind, _ in found]
+    assert whole == [made[made.index("[") :] for _, made in found]
+    check_numbers(plan)
+
+
+def test_only_the_axes_that_are_wanted_stay() -> None:
+    """Of partial sums over X and Y, of which the line wants Y, X is reduced within the line."""
+    text = """
+    input h: [B, F_XY], m: [B, D]
+    param W: [F_XY, D]
+    o[B, D]{U_Y} = gelu(m) ⊙ (h ·_F W)
+    """
+    plan = lowered(text)
+    assert len(moved(plan)) == 1
+    assert [("AllReduce", "Y")] == [
+        (kind, made.split("{U_")[1].rstrip("}")) for kind, made in moved(plan)
+    ]
+    check_numbers(plan)
+
+
+def test_a_line_that_wants_nothing_partial_reduces_its_parts() -> None:
+    """A declared whole result, and a name without brackets, are as the rules of each operation say."""
+    for target in ("o[B, E, D]", "o"):
+        plan = lowered(f"{GIVEN}{target} = (h ·_F W) ⊙ m")
+        assert len(moved(plan)) == 1
+        check_numbers(plan)
+
+
+def test_in_a_block_the_parts_of_a_layer_stay_too() -> None:
+    """A block's lines are lines: one reduction a layer, of what the layers hand on."""
+    text = """
+    input x: [B, D]
+    layers L=2:
+      t[B, D]{U_Y} = (x ·_D V1[D, F_Y] ·_F V2[F_Y, D]) ⊙ x + x
+      x = gelu(t)
+    """
+    plan = lowered(text)
+    assert [kind for kind, _ in moved(plan)] == ["AllReduce"]

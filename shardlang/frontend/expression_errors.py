@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardlang.diagnostics import Mistake
+from shardlang.diagnostics import Mistake, Severity
 from shardlang.frontend.hints import contraction, few, listed, nearest, SHOWN, suggest
 
 
@@ -355,6 +355,32 @@ class Misplaced(Mistake):
     def hint(self) -> str | None:
         """Give what helps, where something does."""
         return self.advice
+
+
+@dataclass(frozen=True)
+class RoundedPlaces(Mistake):
+    """`angle = index_T ⊙ freq` in bf16, with T=8192."""
+
+    code: ClassVar[str] = "SH246"
+    title: ClassVar[str] = "places are rounded"
+    severity: ClassVar[Severity] = "warning"
+    index: str
+    size: int
+    result: str
+    dtype: str
+    exact: int
+    dims: str
+
+    def message(self) -> str:
+        """Say what is lost."""
+        return (
+            f"{self.index} goes up to {self.size - 1}, and {self.dtype}, in which {self.result} is "
+            f"computed, has whole numbers up to {self.exact} alone: places beyond are rounded"
+        )
+
+    def hint(self) -> str | None:
+        """Say how to compute it."""
+        return f"compute it in f32 on a line of its own, name: f32[{self.dims}] = .., and what it is made of as well"
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,11 @@ def applied(function: str, number: Number, span: Span, reporter: Reporter) -> Nu
         reporter.report(number.span, expression_errors.Misplaced(text, advice))
         return None
     try:
-        made = _powered(value, ROOTS[function]) if function in ROOTS else ROUNDED[function](float(value))
+        made = (
+            _powered(value, ROOTS[function])
+            if function in ROOTS
+            else ROUNDED[function](float(value))
+        )
         found = made if isinstance(made, Fraction) else Fraction(repr(made))
     except (ValueError, ArithmeticError):
         reporter.report(span, expression_errors.Misplaced(f"this {function} is no number"))

@@ -25,6 +25,7 @@ from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
 from shardlang.passes.partial import left_partial
+from shardlang.passes.positions import rounded_places
 from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
 
@@ -66,6 +67,8 @@ def check(
         program = replace(program, explicit=True)
     for leaves, mistake in not_weights(program):
         reporter.report(leaves[0].span, mistake)
+    for statement, rounded in rounded_places(program):
+        reporter.report(statement.span, rounded)
     _lower(program, "book", reporter, forward_only=forward_only)
     return sorted(reporter.diagnostics, key=lambda d: (d.span.start, d.span.end))
 

@@ -253,7 +253,7 @@ class _Writer:
     def _before(self) -> list[str]:
         """Write the embedding and the angles of the rotary embedding."""
         config = self._config
-        rate = f"{_number(math.log(config.theta))} / |R| * index_R"
+        rate = f"log({_number(config.theta)}) / |R| * index_R"
         lines = [
             f"{self._t('x', 'B T D', self._stream)} = take_V(W_embed, tokens)",
             "",
@@ -278,7 +278,6 @@ class _Writer:
         """Write causal attention with grouped heads and rotary positions."""
         bias = self._config.attention_bias
         q, k, v, o = (f" + b_{name}" if bias else "" for name in "qkvo")
-        scale = _number(math.sqrt(self._config.head))
         answer = self._t("", "B S K H")
         return [
             "# Each position asks those up to itself; scores are divided by the root of H.",
@@ -286,7 +285,7 @@ class _Writer:
             f"  {self._t('q', 'B T K G H')} = rotary_H(x ·_D W_q{q}, angle)",
             f"  {self._t('k', 'B T K H')} = rotary_H(x ·_D W_k{k}, angle)",
             f"  {self._t('v', 'B T K H')} = x ·_D W_v{v}",
-            f"  {self._t('s', 'B K G T S')} = q ·_H k{answer} / {scale}",
+            f"  {self._t('s', 'B K G T S')} = q ·_H k{answer} / sqrt(|H|)",
             "  p = softmax_S(where(index_S <= index_T, s, -inf))",
             f"  {self._t('o', 'B T K G H')} = p ·_S v{answer}",
             f"  o ·_{{K,G,H}} W_o{o}",

@@ -457,3 +457,52 @@ def test_formatting_never_changes_the_meaning(mesh: str, tensors: list[str]):
 
     assert layouts(text) == layouts(result)
     assert result == formatted(result)
+
+
+# ---- Long lines -----------------------------------------------------------------------------------
+
+
+def test_long_statements_go_on_behind_commas_and_operators():
+    """A line has 100 columns; it is broken in the fewest brackets, and its comment stands at its end."""
+    name = "W_with_a_name_of_thirty_letters"
+    listed = [f"{name}{n}: [D, F]" for n in range(4)]
+    text = (
+        f"param {', '.join(listed)}  # all\n"
+        f"layers L:\n  x = x + f(x ⊙ x) ·_D {name}1 ·_F g({name}2, {name}3)\n"
+    )
+
+    assert [
+        f"param {', '.join(listed[:2])},",
+        f"    {', '.join(listed[2:])}  # all",
+        "layers L:",
+        f"  x = x + f(x ⊙ x) ·_D {name}1 ·_F",
+        f"      g({name}2, {name}3)",
+    ] == [re.sub(" +#", "  #", line) for line in check(text).rstrip("\n").split("\n")]
+
+
+@given(st.sampled_from(PROGRAMS), st.integers(12, 100))
+def test_lines_of_any_length_keep_their_meaning(path: Path, columns: int):
+    """However narrow the page, a source reads the same and is laid out stably on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardlang.frontend.format._LINE", columns)
+        check(path.read_text(encoding="utf-8"))
+
+
+@given(programs(), st.integers(5, 60))
+def test_random_programs_of_any_width_keep_their_meaning(text: str, columns: int):
+    """The same of programs in any spelling, with comments behind their lines."""
+    source = Source("t", text)
+    reporter = Reporter(source)
+    parser.read(source, reporter)
+    if not reporter.errors:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("shardlang.frontend.format._LINE", columns)
+            check(text)
+
+
+def test_no_line_is_longer_than_it_has_to_be():
+    """Of a statement that can be broken no line has more than 100 columns."""
+    for terms in range(1, 40):
+        text = "z[B, D] = " + " + ".join(f"gelu(x{n}[B, D] ⊙ y[B, D])" for n in range(terms))
+        assert max(map(len, check(text).split("\n"))) <= 100
+        assert (len(text) <= 100) == (check(text).count("\n") == 1)

@@ -367,3 +367,79 @@ def test_what_a_search_had_proven_is_not_said_of_other_lines() -> None:
     assert fixed.applied
     assert "optimal" not in fixed.text
     assert "# why it is whole" in fixed.text
+
+
+# What the save line asks for ------------------------------------------------------------------
+
+SAVING = {
+    "one block": "h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\nOut[B_X, D_Y] = h ·_F W_out[F_Y, D_X]",
+    "two blocks": "h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\ng[B_X, D_Y] = h ·_F W_out[F_Y, D_X]\n"
+    "k[B_X, F_Y] = exp(g ·_D W_up[D_X, F_Y])\nOut[B_X, D_Y] = k ·_F W_down[F_Y, D_X] + g",
+    "layers": "layers L:\n  h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\n  x = x + h ·_F W_out[F_Y, D_X]",
+    "layers and a head": "layers L:\n  h[B_X, F_Y] = gelu(x ·_D W_in[D_X, F_Y])\n"
+    "  x = x + h ·_F W_out[F_Y, D_X]\nOut[B_X, E] = x ·_D W_end[D_X, E]",
+    "a norm": "n[B_X, D] = rmsnorm_D(x)\nh[B_X, F_Y] = gelu(n ·_D W_in[D_X, F_Y])\n"
+    "Out[B_X, D_Y] = x + h ·_F W_out[F_Y, D_X]",
+}  # fmt: skip
+SAVES = ["none", "h", "W_in", "h, W_in"]
+
+
+def saving(name: str, save: str) -> str:
+    """Lower a program of large batches with a `save` line to its text."""
+    head = "mesh X=4, Y=2\ndims B=4096, D=256, F=512, E=128, L=4\ninput x: [B_X, D_Y]\n"
+    return print_plan(lower(load_text(f"{head}save {save}\n{SAVING[name]}\n")))
+
+
+def kept(text: str) -> set[str]:
+    """Read off a lowered text what its backward pass has from the forward pass.
+
+    That is every array on the right of a line of `backward:` that stands left of one of `forward:`
+    and left of no earlier one of `backward:`.
+    """
+    forward, backward = text.split("forward:\n")[1].split("backward:\n")
+    array = re.compile(r"\w+\[[^\]]*\](?:\{[^}]*\})?")
+    lines = [line.split("//")[0].split(" = ") for line in forward.split("\n") if " = " in line]
+    given = {line[0].strip() for line in lines}
+    made: set[str] = set()
+    found: set[str] = set()
+    for line in backward.split("\n"):
+        if " = " in line:
+            left, right = line.split("//")[0].split(" = ", maxsplit=1)
+            found |= {a for a in array.findall(right) if a in given and a not in made}
+            made.add(left.strip())
+    return found
+
+
+@pytest.mark.parametrize("name", SAVING)
+def test_what_the_save_line_has_made_again_is_no_fault(name: str) -> None:
+    """Values made twice, and their moves, get no warning that the program that keeps all does not get.
+
+    But a reduction that is a scatter and a gather (SH449) is that wherever it is made again.
+    """
+
+    def warned(save: str) -> set[tuple[str, str]]:
+        found = sl.check(load_text(saving(name, save)), explicit=True)
+        return {(d.code, d.mistake.message()) for d in found if d.code != "SH449"}
+
+    least = warned("all")
+    for save in SAVES:
+        assert warned(save) <= least
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("name", SAVING)
+def test_a_fix_changes_nothing_of_what_is_held(name: str, save: str) -> None:
+    """Whatever is fixed, the backward pass has the same arrays from the forward pass, or fewer."""
+    text = saving(name, save)
+    costly = re.sub(  # gathered over both axes, and cut again: a fault in each pass that gathers x
+        r"( +)x\[B_X, D\] = AllGather_Y\(x\[B_X, D_Y\]\).*",
+        r"\1x[B, D_Y] = AllGather_X(x[B_X, D_Y])\n\1x[B, D] = AllGather_Y(x[B, D_Y])\n"
+        r"\1x[B_X, D] = Slice_{X,B}(x[B, D])",
+        text,
+    )
+    assert costly != text
+    for given in (text, costly):
+        fixed = fix(load_text(given))
+        assert kept(fixed.text) <= kept(given)
+        assert text.split("\nforward:")[0] == fixed.text.split("\nforward:")[0]
+        assert bool(fixed.applied) or given == text

@@ -201,9 +201,17 @@ class Flow:
         )
 
     def _kept(self, given: set[Array]) -> set[Array]:
-        """Give what the backward pass begins with: copies of parameters only where they are kept."""
-        kept = given | {array for step in self.steps["forward"] for array in step.outputs}
+        """Give what the backward pass begins with: copies of parameters only where they are kept.
+
+        Where the `save` line does not say `all` it is no more than what the plan holds: what is made
+        again is made again because the line asks for it.
+        """
         named = self.plan.program.save.names
+        made = [array for step in self.steps["forward"] for array in step.outputs]
+        if not self.plan.program.save.everything:
+            own = held(self.steps["forward"], self.steps["backward"])
+            made = [array for array in made if array in own or array.name in named]
+        kept = given.union(made)
         for leaf in self.plan.program.leaves:
             again = leaf.kind == "param" and leaf.array.name not in named
             if again and not leaf.array.layout.unreduced:
@@ -212,15 +220,8 @@ class Flow:
 
     def _later(self) -> list[Array]:
         """Give what the backward pass reads of what the forward pass made."""
-        made: set[Array] = set()
-        forward = self._kept(set())
-        found: dict[Array, None] = {}
-        for step in self.steps["backward"]:
-            for array in step.inputs:
-                if array not in made and array in forward:
-                    found[array] = None
-            made.update(step.outputs)
-        return list(found)
+        kept = self._kept(set())
+        return [a for a in held(self.steps["forward"], self.steps["backward"]) if a in kept]
 
     # Prices ---------------------------------------------------------------------------------
 
@@ -433,6 +434,17 @@ class Forest:
     def collectives(self) -> int:
         """How many of the moves are collectives."""
         return sum(step.is_collective for step in self.before.values())
+
+
+def held(forward: Iterable[Step], backward: Iterable[Step]) -> tuple[Array, ...]:
+    """Give what the backward pass reads of what the forward pass has made, in the order of need."""
+    given = {array for step in forward for array in step.outputs}
+    made: set[Array] = set()
+    found: dict[Array, None] = {}
+    for step in backward:
+        found.update((a, None) for a in step.inputs if a in given and a not in made)
+        made.update(step.outputs)
+    return tuple(found)
 
 
 def _expanded(term: Monomial, axes: set[str]) -> Iterable[Monomial]:

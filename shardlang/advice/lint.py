@@ -36,6 +36,7 @@ from shardlang.advice.flow import (
     difference,
     Flow,
     Forest,
+    held,
     PASSES,
     Place,
     UnknownRouteError,
@@ -194,6 +195,13 @@ def _asks_more(old: Plan, new: Plan) -> bool:
         and not any(other == dim and axes <= wider for other, wider in had)
         for dim, axes in _splits(new)
     )
+
+
+def _holds_more(old: Plan, new: Plan) -> bool:
+    """Say whether a plan keeps for its backward pass what another makes again, as its `save` line asks."""
+    if new.program.save.everything:
+        return False
+    return not {*held(new.forward, new.backward)} <= {*held(old.forward, old.backward)}
 
 
 def _splits(plan: Plan) -> set[tuple[Dim, frozenset[Axis]]]:
@@ -762,7 +770,7 @@ class _Lint:
         if plan is None:
             return None
         old = self.plan
-        if _asks_more(old, plan) or self._crosses_more(old, plan):
+        if _asks_more(old, plan) or _holds_more(old, plan) or self._crosses_more(old, plan):
             return None
         meant = {p: [_bare(item.step) for item in items[p]] for p in PASSES}
         ends = (plan.outputs, plan.cotangents, plan.gradients)

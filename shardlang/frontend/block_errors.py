@@ -131,6 +131,25 @@ class LayerDim(Mistake):
 
 
 @dataclass(frozen=True)
+class LayersFirst(Mistake):
+    """`param W: [D, L]` of `layers L:`."""
+
+    code: ClassVar[str] = "SH277"
+    title: ClassVar[str] = "the layers behind another dim"
+    name: str
+    block: str
+    others: tuple[str, ...]
+
+    def message(self) -> str:
+        """Name the leaf and the dim."""
+        return f"{self.block} counts the layers of `layers {self.block}:`, and {self.name} does not begin with it"
+
+    def hint(self) -> str | None:
+        """Write it the right way round."""
+        return f"write {self.name}: [{', '.join((self.block, *self.others))}], one for each layer"
+
+
+@dataclass(frozen=True)
 class WrongCarry(Mistake):
     """`layers L, x2 -> x:` where nothing is called `x`, or no line of the block defines `x2`."""
 

@@ -40,34 +40,34 @@ def nested(
     own = body = ""
     inner: str | None = None  # of a block within a block, whose lines say nothing more
     for place, (item, start) in enumerate(zip(items, starts, strict=True)):
-        indent = _indent(source.text, start)
-        if head is not None and len(indent) > len(own) and indent.startswith(own):
+        margin = indent(source.text, start)
+        if head is not None and len(margin) > len(own) and margin.startswith(own):
             block = found[head]
             assert isinstance(block, Layers | BlockDecl)
-            body = body if block.length else indent
+            body = body if block.length else margin
             found[head] = replace(block, length=block.length + 1)
-            nested_line = inner is not None and len(indent) > len(inner)
+            nested_line = inner is not None and len(margin) > len(inner)
             if not nested_line:
-                inner = indent if isinstance(item, Layers | BlockDecl) else None
-            mistake = _mistake(item, block, alike=indent == body or nested_line)
+                inner = margin if isinstance(item, Layers | BlockDecl) else None
+            mistake = _mistake(item, block, alike=margin == body or nested_line)
             if mistake is not None:
                 label = Label(block.span, "the block starts here")
                 reporter.report(item.span, mistake, [label])
         else:
             head = place if isinstance(item, Layers | BlockDecl) else None
-            own, inner = indent, None
+            own, inner = margin, None
     within = {id(item) for block, item in inside(found) if block is not None}
     ends = (*starts, len(source.text))[1:]
     for item, start, end in zip(found, starts, ends, strict=True):
         if isinstance(item, Layers | BlockDecl) and not item.length and id(item) not in within:
-            indent = len(_indent(source.text, start))
+            margin = len(indent(source.text, start))
             lines = (s.start for s in unread if start < s.start < end)
-            if all(len(_indent(source.text, line)) <= indent for line in lines):
+            if all(len(indent(source.text, line)) <= margin for line in lines):
                 reporter.report(item.span, EmptyBlock(_head(item)))
     return tuple(found)
 
 
-def _indent(text: str, start: int) -> str:
+def indent(text: str, start: int) -> str:
     """Give what stands before a place on its line."""
     return text[text.rfind("\n", 0, start) + 1 : start]
 

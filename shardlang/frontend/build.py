@@ -831,7 +831,10 @@ def _counted(parts: Sequence[object], whole: str) -> tuple[Word, DimDecl | None]
         number = _token(head)
         count = _exact(number)
         if count.denominator != 1 or count < 1:
-            raise FormError(_span(number), WrongSize(f"{whole}, not {shown(str(number))}"))
+            mistake = WrongSize(
+                f"{whole}, not {shown(str(number))}", DECLARATIONS[str(parts[0]).lower()]
+            )
+            raise FormError(_span(number), mistake)
         dim = Word(str(count.numerator), _span(number))
     size: DimDecl | None = None
     for part in parts:

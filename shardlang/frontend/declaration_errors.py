@@ -275,7 +275,9 @@ class NotAhead(Mistake):
 
     def hint(self) -> str | None:
         """Give the nearest parameter."""
-        return suggest(self.name, self.known, "those are") if self.known else None
+        if not self.known:
+            return "leave the line out: no `layers` block has a parameter of its own here"
+        return suggest(self.name, self.known, "those are")
 
 
 @dataclass(frozen=True)
@@ -330,7 +332,10 @@ class SectionOrder(Mistake):
 
     def hint(self) -> str | None:
         """Say how an explicit program goes."""
-        return "an explicit program has its statements under forward:, then those under backward:"
+        return (
+            "an explicit program has its statements under forward:, then backward:, then update:; "
+            "where they are to be derived, leave the headings out"
+        )
 
 
 @dataclass(frozen=True)

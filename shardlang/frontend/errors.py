@@ -148,6 +148,7 @@ class DefinedAfterUse(Mistake):
     code: ClassVar[str] = "SH209"
     title: ClassVar[str] = "defined after its first use"
     name: str
+    updated: bool = False
 
     def message(self) -> str:
         """Name it."""
@@ -155,7 +156,27 @@ class DefinedAfterUse(Mistake):
 
     def hint(self) -> str | None:
         """Say what to do."""
+        if self.updated:
+            return f"what an update makes has a name of its own: {self.name}' = Update({self.name}, ..)"
         return "move this line up, or give one of the two another name"
+
+
+@dataclass(frozen=True)
+class MarkAlone(Mistake):
+    """`y{U_X} = A ·_J B`: a mark with no brackets before it."""
+
+    code: ClassVar[str] = "SH253"
+    title: ClassVar[str] = "a mark without dims"
+    name: str
+    mark: str
+
+    def message(self) -> str:
+        """Show both."""
+        return f"{self.mark} says how {self.name} is left, and stands behind a name without dims"
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        return f"write the dims: {self.name}[..]{self.mark}"
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,20 @@ class NothingShared(Mistake):
         return "for an outer product write ⊙, or a result that has all the dims"
 
 
+FORMS = {
+    "take": "take_V(W, ids), with ids for each dim that is looked up",
+    "put": "put_{E,C}(A, i, j), with ids for each new dim",
+    "rotary": "rotary_H(x, angle)",
+    "unrotary": "unrotary_H(x, angle)",
+    "cross_entropy": "cross_entropy_V(logits, labels)",
+    "where": "where(mask, A, B)",
+    "equal": "equal(A, B)",
+    "Update": "Update(W[D_X, F], dW[D_X, F])",
+    "rmsnorm": "rmsnorm_D(A), or rmsnorm_D(A, 1e-5)",
+}
+"""The form of each call that takes more than one argument, or may."""
+
+
 @dataclass(frozen=True)
 class WrongArguments(Mistake):
     """`gelu(A, B)`, `equal(A)`."""
@@ -189,6 +203,14 @@ class WrongArguments(Mistake):
         """Say how many it takes."""
         plural = "" if self.wanted == 1 else "s"
         return f"{self.function} takes {self.wanted} argument{plural}, not {self.given}"
+
+    def hint(self) -> str | None:
+        """Show the form."""
+        longest = max(
+            (head for head in FORMS if self.function.startswith(head)), key=len, default=""
+        )
+        form = FORMS.get(longest)
+        return None if form is None else f"as in {form}"
 
 
 @dataclass(frozen=True)

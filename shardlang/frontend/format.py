@@ -3,6 +3,7 @@
 Precondition: the text parses. Effect: the formatted text means the same; formatting it again
 changes nothing. Numbers stay as they were written, since `3M` says more than its zeros. A subscript
 is written `B_X` only where it is sure to be read as axes; else its braces or slashes stay.
+Statements longer than a line go on behind a comma or an operator, as far out of brackets as they can.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from shardlang.diagnostics import Reporter
 from shardlang.frontend import blocks
 from shardlang.frontend.build import HEADS, RENAME
+from shardlang.frontend.lines import goes_on
 from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
 from shardlang.frontend.shapes import RESHAPE
@@ -56,6 +58,8 @@ from shardlang.frontend.syntax import (
 from shardlang.source import Source, Span
 
 _COMMENT_COLUMN = 60
+_LINE = 100  # how long a line may be, without the comment behind it
+_GOING_ON = 4  # how far lines that go on are indented
 _SIGNS = {"dot": "·", "star": "*", "hadamard": "⊙"}
 _PLAIN_PATH = re.compile(r'(?:[\w.~]|/(?!/))(?:[^\s",#/]|/(?!/))*(?<=\w)')
 _PLAIN_WORD = re.compile(r"[^\W_][^\W_']*'*")
@@ -75,14 +79,23 @@ def format_source(source: Source) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the result: `text` without its indent, and a comment behind it."""
+    """A statement or a comment: its lines without their indent, and a comment behind the last one."""
 
-    text: str
+    lines: tuple[str, ...]
     indent: int
     comment: str | None
     first: int  # the line of the source where it starts
     last: int
     item: Item | None
+
+    @property
+    def width(self) -> int:
+        """How far the last line goes, indented."""
+        return self.margin(len(self.lines) - 1) + len(self.lines[-1])
+
+    def margin(self, line: int) -> int:
+        """Give the indent of a line by its number."""
+        return self.indent + (_GOING_ON if line else 0)
 
 
 class _Layout:
@@ -101,10 +114,10 @@ class _Layout:
         for row, width in zip(rows, _widths(rows), strict=True):
             if last is not None and row.first > last + 1:
                 lines.append("")
-            line = " " * row.indent + row.text
+            found = [" " * row.margin(n) + line for n, line in enumerate(row.lines)]
             if row.comment is not None:
-                line = f"{line.ljust(width)}  {row.comment}"
-            lines.append(line.rstrip())
+                found[-1] = f"{found[-1].ljust(width)}  {row.comment}"
+            lines += [line.rstrip() for line in found]
             last = row.last
         return "".join(line + "\n" for line in lines)
 
@@ -124,7 +137,7 @@ class _Layout:
             first, last = self._lines(item.span)
             if behind is not None:
                 last = self._lines(behind.span)[1]
-            text = self._words.item(item)
+            text = _wrapped(self._words.item(item), indent, item)
             comment = None if behind is None else self._comment(behind)
             rows.append(_Row(text, indent, comment, first, last, item))
             inside = inside or header
@@ -151,7 +164,7 @@ class _Layout:
                 first = last = self._lines(item.span)[0]
             column = self._source.position(comment.span.start)[1]
             margin = column == 1 and (item is None or isinstance(item, Section))
-            text = self._comment(comment)
+            text = (self._comment(comment),)
             rows.append(_Row(text, 0 if margin else indent, None, first, last, None))
         return rows
 
@@ -181,10 +194,46 @@ def _widths(rows: Sequence[_Row]) -> list[int]:
 
 
 def _settle(rows: Sequence[_Row], run: Sequence[int], widths: list[int]) -> None:
-    lengths = [rows[number].indent + len(rows[number].text) for number in run]
-    width = min(max(lengths, default=0), _COMMENT_COLUMN)
+    width = min(max((rows[number].width for number in run), default=0), _COMMENT_COLUMN)
     for number in run:
         widths[number] = width
+
+
+def _wrapped(text: str, indent: int, item: Item) -> tuple[str, ...]:
+    """Break a statement into lines, each as long as it may be.
+
+    Of the places in a line's second half the last one in the fewest brackets is taken; where there
+    is none the line is as long as it has to be.
+    """
+    lines: list[str] = []
+    room = _LINE - indent
+    if isinstance(item, HardwareDecl | IncludeDecl):  # a path may hold anything
+        return (text,)
+    while len(text) > room:
+        places = _places(text)
+        fits = [place for place in places if place[1] <= room]
+        late = [place for place in fits if place[1] > room // 2]
+        if not places:
+            break
+        _, at = min(late or fits[-1:] or places[:1], key=lambda place: (place[0], -place[1]))
+        lines.append(text[:at])
+        text = text[at + 1 :]
+        room = _LINE - indent - _GOING_ON
+    return (*lines, text)
+
+
+def _places(text: str) -> list[tuple[int, int]]:
+    """Give the spaces at which a statement may go on in a next line: how many brackets are open, and where."""
+    found: list[tuple[int, int]] = []
+    depth = 0
+    for at, char in enumerate(text):
+        if char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == " " and goes_on(text[:at]):
+            found.append((depth, at))
+    return found
 
 
 # ---- Words ---------------------------------------------------------------------------------------

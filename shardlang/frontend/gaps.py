@@ -21,6 +21,7 @@ _INSIDE = re.compile(r"(?<=\w)[\[\](){}=,·](?=\w)")
 _NAME = re.compile(r"[^\W\d_][\w'′]*")
 _SIGNS = re.compile(r"\W")
 _HEADER = re.compile(r"\b(?:forward|backward|update)\s*:")
+_BLOCK = re.compile(r"(?:layers|block)\b|[\s\S]*:\Z")
 _HEADERS = ("forward", "backward", "update")
 _MESH = re.compile(r"mesh\b")
 _NETWORKS = frozenset({"mesh", "ici", "dcn"})
@@ -58,7 +59,7 @@ class Gaps:
             for sign in (_STRAY, _INSIDE):  # one may have been typed within a name
                 words += _names(sign.sub("", piece))
             found.update(words)
-            sections = sections or _like_header(piece) or piece.endswith(":")
+            sections = sections or _like_header(piece) or _BLOCK.match(piece) is not None
             if _MESH.match(piece):
                 axes.update((word, None) for word in _names(piece) if word not in _NETWORKS)
         return Gaps(frozenset(found), tuple(axes), sections)

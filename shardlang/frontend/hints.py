@@ -29,9 +29,10 @@ def suggest(name: str, known: Sequence[str], what: str) -> str | None:
     match = nearest(name, known)
     if match is not None:
         return f"did you mean {match}?"
-    if known and len(known) <= SHOWN:
-        return f"{what}: {', '.join(known)}"
-    return None
+    if not known:
+        return None
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return f"{what}: {', '.join(known[:SHOWN])}{more}"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:

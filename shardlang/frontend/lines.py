@@ -166,6 +166,11 @@ class _Splitter:
         return False
 
 
+def goes_on(text: str) -> bool:
+    """Say whether a line that ends so goes on in the next one, whatever that begins with."""
+    return _WANTS_MORE.search(text[-_TAIL:]) is not None
+
+
 def split(text: str) -> tuple[list[Chunk], tuple[Comment, ...]]:
     """Give the statements of a text, as ranges, and its comments."""
     splitter = _Splitter(text)

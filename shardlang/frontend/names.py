@@ -171,6 +171,11 @@ class BracketReader:
     def read(self, ref: TensorRef) -> Brackets | None:
         """Read a mention's brackets; None for a bare name."""
         if ref.dims is None:
+            if ref.name is not None and ref.marker is not None:
+                words = [word.text for word in ref.marker.words]
+                inside = words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+                mark = f"{{{ref.marker.kind.text}_{inside}}}"
+                self.reporter.report(ref.span, errors.MarkAlone(ref.name.text, mark))
             return None
         tensor = ref.name.text if ref.name is not None else "this tensor"
         dims: list[Dim] = []

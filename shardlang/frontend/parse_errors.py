@@ -84,6 +84,7 @@ class UnclosedBracket(Mistake):
     opening: str
     closing: str
     found: str | None
+    tip: str | None = None
 
     def message(self) -> str:
         """Name the bracket and what stands where it should have been closed."""
@@ -91,8 +92,8 @@ class UnclosedBracket(Mistake):
         return f"{where} before `{self.opening}` is closed"
 
     def hint(self) -> str | None:
-        """Name the missing bracket."""
-        return f"write `{self.closing}` here, or before"
+        """Name the missing bracket, or say what may stand in it."""
+        return self.tip or f"write `{self.closing}` here, or before"
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,15 @@ class MissingComma(Mistake):
 
     before: str
     after: str
+    tip: str | None = None
 
     def message(self) -> str:
         """Name the two neighbors."""
         return f"a comma is missing between {self.before} and {self.after}"
 
     def hint(self) -> str | None:
-        """Write it out."""
-        return f"write `{self.before.strip('`')}, {self.after.strip('`')}`"
+        """Write it out, or show the whole declaration."""
+        return self.tip or f"write `{self.before.strip('`')}, {self.after.strip('`')}`"
 
 
 @dataclass(frozen=True)
@@ -205,13 +207,20 @@ class LonelyName(Mistake):
     title: ClassVar[str] = "a name alone says nothing"
 
     name: str
+    block: str | None = None
+    """The named block whose line it is."""
 
     def message(self) -> str:
         """Name it."""
         return f"`{self.name}` alone on a line says nothing"
 
     def hint(self) -> str | None:
-        """Show the declaration, if it is the first word of one, or the form of a tensor."""
+        """Show the declaration, if it is the first word of one, or the form of a tensor or of a result."""
+        if self.block is not None and self.name not in DECLARATIONS:
+            return (
+                f"the result of a block is its last line, or what its head names: "
+                f"`block {self.block}(..) -> {self.name}:`"
+            )
         return DECLARATIONS.get(self.name, f"a tensor has brackets: `{self.name}[B, D]`")
 
 
@@ -239,6 +248,17 @@ DECLARATIONS = {
     "include": 'a file is included as `include "attention.shd"`',
 }
 """The form of each declaration, by its first word."""
+
+FOREIGN = {
+    "for": "lines that are repeated stand under `layers L:`, indented",
+    "while": "lines that are repeated stand under `layers L:`, indented",
+    "if": "there are no conditions: where(mask, A, B) chooses number by number",
+    "def": DECLARATIONS["block"],
+    "return": "the result of a block is its last line, without a word before it",
+    "import": DECLARATIONS["include"],
+    "let": "a definition is `lhs = expr` or `expr -> lhs`",
+}
+"""What the first words of other languages' lines are here."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Nothing here recurses, so no text can exhaust the stack.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -17,14 +17,16 @@ from typing import cast, TYPE_CHECKING
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from shardlang.diagnostics import Label, Reporter, ShardlangError
-from shardlang.frontend.blocks import nested
-from shardlang.frontend.build import Builder, FormError, reading_at
+from shardlang.frontend.blocks import indent, nested
+from shardlang.frontend.build import Builder, FormError, reading_at, RELATIONS
 from shardlang.frontend.files import read_source
 from shardlang.frontend.grammar import grammar_text, load_parser
 from shardlang.frontend.lines import Chunk, MAX_BRACKETS, split
 from shardlang.frontend.parse_errors import (
     DECLARATIONS,
     Expected,
+    FOREIGN,
+    LonelyName,
     MissingComma,
     MissingOperator,
     NothingToDo,
@@ -39,6 +41,7 @@ from shardlang.frontend.parse_errors import (
 )
 from shardlang.frontend.syntax import (
     Binary,
+    BlockDecl,
     Call,
     Comparison,
     Definition,
@@ -127,7 +130,7 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
             good, wrong = _one_by_one(source.text, read_here)
             items += good
             starts += [chunk.start] * len(good)
-            for each in wrong or [item]:
+            for each in wrong or [_in_block(source.text, chunk.start, item, items, starts)]:
                 reporter.report(each.span, each.mistake, each.labels)
                 mistakes += 1
             unread.append(Span(read_here.start, read_here.end))
@@ -141,6 +144,22 @@ def read(source: Source, reporter: Reporter, broken: list[Span] | None = None) -
     if broken is not None:
         broken += unread
     return File(nested(source, items, starts, unread, reporter), comments)
+
+
+def _in_block(
+    text: str, start: int, wrong: FormError, items: Sequence[Item], starts: Sequence[int]
+) -> FormError:
+    """Say of a name that stands alone whether it is meant as the result of a named block."""
+    if not isinstance(wrong.mistake, LonelyName):
+        return wrong
+    own = indent(text, start)
+    for item, place in zip(reversed(items), reversed(starts), strict=True):
+        if len(indent(text, place)) < len(own):
+            if isinstance(item, BlockDecl):
+                mistake = replace(wrong.mistake, block=item.name.text)
+                return FormError(wrong.span, mistake, wrong.labels)
+            break
+    return wrong
 
 
 def _one_by_one(text: str, chunk: Chunk) -> tuple[list[Item], list[FormError]]:
@@ -229,10 +248,14 @@ def _attempt(text: str, chunk: Chunk) -> Item | FormError:
 
 
 def _declaration(text: str, chunk: Chunk, wrong: FormError) -> FormError:
-    """Suggest the declaration that a mistyped first word is close to: `dim B=3`."""
+    """Suggest the declaration that a mistyped first word is close to: `dim B=3`, `for i in L`."""
     match = _TWO_WORDS.match(text, chunk.start, chunk.end)
-    if match is None or match[1] in DECLARATIONS or not isinstance(wrong.mistake, _TIPPED):
+    if match is None or not isinstance(wrong.mistake, _TIPPED):
         return wrong
+    known = DECLARATIONS.get(match[1]) or FOREIGN.get(match[1])
+    if known is not None:
+        tip = wrong.mistake.tip or known
+        return FormError(wrong.span, replace(wrong.mistake, tip=tip), wrong.labels)
     close = get_close_matches(match[1].lower(), DECLARATIONS, 1, 0.75)
     if not close or wrong.mistake.tip is not None:
         return wrong
@@ -346,13 +369,14 @@ def _explain(text: str, chunk: Chunk, error: UnexpectedInput) -> FormError:
         if before[0].isdigit() and "STAR" in accepts and not text[at - 1].isspace():
             return FormError(place, MissingOperator(shown(before), shown(found), sizes=True))
         if opened or first in DECLARATIONS:
-            return FormError(place, MissingComma(shown(before), shown(found)))
+            whole = DECLARATIONS[first] if first in ("optimizer", "schedule") else None
+            return FormError(place, MissingComma(shown(before), shown(found), whole))
     if opened and not accepts & _OPERANDS and not _only_more(accepts, opened[-1][1]):
         start, char = opened[-1]
         label = Label(Span(start, start + 1), "opened here")
-        return FormError(
-            place, UnclosedBracket(char, _CLOSING[char], shown(found) if found else None), [label]
-        )
+        tip = _argument_tip(first, char, found)
+        unclosed = UnclosedBracket(char, _CLOSING[char], shown(found) if found else None, tip)
+        return FormError(place, unclosed, [label])
     if found and "PLUS" in accepts and starts_operand and first not in DECLARATIONS:
         return FormError(place, MissingOperator(shown(before or "what precedes"), shown(found)))
     what = _expected(text, at, accepts, opened)
@@ -360,8 +384,21 @@ def _explain(text: str, chunk: Chunk, error: UnexpectedInput) -> FormError:
     return FormError(place, Expected(what, shown(found) if found else None, tip))
 
 
+def _argument_tip(first: str, opening: str, found: str) -> str | None:
+    """Say what may stand in the brackets of a call or of a block's head, where something else does."""
+    if opening == "(" and first == "block" and found in (":", "=", "["):
+        return f"the parameters of a block are names alone; {DECLARATIONS['block']}"
+    if opening == "(" and found == "=":
+        return "arguments stand in order, without the names of parameters"
+    return None
+
+
 def _tip(text: str, chunk: Chunk, found: str, at: int) -> str | None:
     """Suggest what may have been meant."""
+    if found == "," and not _open_brackets(text, chunk.start, at):
+        return "a line defines one value: write a line for each"
+    if found.lstrip("\\") in RELATIONS:
+        return "a comparison has two sides: `(A < B) ⊙ (B < C)` is 1 where both hold"
     if found == "^" or (found == "*" and text[at - 1] == "*"):
         return "a transpose is `^T`, a square is `square(A)`"
     if _HEADER.fullmatch(text, chunk.start, chunk.end):

@@ -8,7 +8,7 @@ microbatches, as `accumulate i` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -26,8 +26,6 @@ from shardlang.frontend.pipeline_errors import (
 )
 from shardlang.frontend.syntax import (
     AccumulateDecl,
-    Binary,
-    Call,
     CarryDecl,
     Definition,
     DimRef,
@@ -35,14 +33,12 @@ from shardlang.frontend.syntax import (
     Item,
     Layers,
     LeafDecl,
-    Negate,
-    Product,
     ScheduleDecl,
     Section,
     TensorRef,
     Word,
 )
-from shardlang.frontend.walk import references
+from shardlang.frontend.walk import rebuilt, references
 from shardlang.ir.program import Pipeline
 from shardlang.ir.types import Axis
 from shardlang.pipelines.schedules import Schedule, schedule_of
@@ -131,6 +127,9 @@ def _block(
             return ref
         return replace(ref, dims=ref.dims[1:])
 
+    def changed(node: Expr) -> Expr | None:
+        return inner(node) if isinstance(node, TensorRef) else None
+
     made = {item.target.name.text for item in run if item.target and item.target.name}
     first = next(
         (
@@ -152,25 +151,8 @@ def _block(
     yield Layers(word, None, carries, stack.span, len(run), stack, stages)
     for item in run:
         target = None if item.target is None else inner(item.target)
-        yield replace(item, target=target, expr=_mapped(item.expr, inner))
+        yield replace(item, target=target, expr=rebuilt(item.expr, changed))
     known |= made
-
-
-def _mapped(expr: Expr, inner: Callable[[TensorRef], TensorRef]) -> Expr:
-    """Change every mention in an expression."""
-    match expr:
-        case TensorRef():
-            return inner(expr)
-        case Product() | Binary():
-            return replace(expr, left=_mapped(expr.left, inner), right=_mapped(expr.right, inner))
-        case Negate(operand):
-            return replace(expr, operand=_mapped(operand, inner))
-        case Call():
-            arguments = tuple(_mapped(argument, inner) for argument in expr.arguments)
-            result = None if expr.result is None else inner(expr.result)
-            return replace(expr, arguments=arguments, result=result)
-        case _:
-            return expr
 
 
 def marked(items: Sequence[Item], reporter: Reporter) -> tuple[Item, ...]:
@@ -219,7 +201,10 @@ def pipeline(items: Sequence[Item], reporter: Reporter) -> Pipeline | None:
             reporter.report(line.span, NoStages(line.name.text))
     if not heads:
         return None
-    chunks = 1 if line is None else _chunks(line, reporter)
+    chunks = _chunks(line)
+    if line is not None and line.chunks is not None and line.keyword is not None and chunks is None:
+        written = f"{line.keyword.text} {line.chunks.text}"
+        reporter.report(line.keyword.span.join(line.chunks.span), BadChunks(written))
     if row is not None and line is not None and chunks is not None:
         mistake = row.chunks_mistake(chunks)
         if mistake is not None:
@@ -227,17 +212,13 @@ def pipeline(items: Sequence[Item], reporter: Reporter) -> Pipeline | None:
     return Pipeline(heads[0].stages, row.name if row else DEFAULT, chunks or 1)
 
 
-def _chunks(line: ScheduleDecl, reporter: Reporter) -> int | None:
-    """Read `chunks 2`; None where it is none."""
-    if line.chunks is None or line.keyword is None:
+def _chunks(line: ScheduleDecl | None) -> int | None:
+    """Read `chunks 2` off a schedule's line, one where nothing is said; None where it is no number."""
+    if line is None or line.chunks is None or line.keyword is None:
         return 1
     text = line.chunks.text
-    if line.keyword.text == "chunks" and text.isdecimal() and len(text) < 6 and int(text) > 0:
-        return int(text)
-    reporter.report(
-        line.keyword.span.join(line.chunks.span), BadChunks(f"{line.keyword.text} {text}")
-    )
-    return None
+    right = line.keyword.text == "chunks" and text.isdecimal() and len(text) < 6
+    return int(text) or None if right else None
 
 
 def check(
@@ -258,7 +239,7 @@ def check(
                     reporter.report(span, StageAxis(axis.name, head.dim.text))
     line = next((item for item in items if isinstance(item, ScheduleDecl)), None)
     span = head.span if line is None else line.span
-    if any(axis.name not in sizes for axis in found.axes):
+    if any(axis.name not in sizes for axis in found.axes) or _chunks(line) is None:
         return
     stages = prod(sizes[axis.name] for axis in found.axes)
     layers = sizes.get(head.dim.text)

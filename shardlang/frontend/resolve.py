@@ -348,7 +348,7 @@ class _Lines:
         if item.target is not None:
             goal = Goal(item.target, self.values.goal_brackets(item.target))
         if self._define(item, goal) is None:
-            self.values.give_up(goal)
+            self.values.give_up(item.expr, goal)
 
     def _define(self, item: Definition, goal: Goal | None) -> Use | None:
         """Make the statements of a line; None where something is wrong."""

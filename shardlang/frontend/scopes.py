@@ -140,7 +140,8 @@ def _stated(values: Values, scope: Scope) -> None:
             scope.entries[name] = values.entries[name].tensor
         else:
             mistake = block_errors.WrongCarry(
-                f"{name} is handed from layer to layer, and no line before the block defines it"
+                f"{name} is handed from layer to layer, and no line before the block defines it",
+                f"declare it if it is given, input {name}: [..], or define it before the block",
             )
             values.reporter.report(carry.entry.span, mistake)
             values.poisoned.add(name)
@@ -247,9 +248,12 @@ def _stated_carries(values: Values, scope: Scope) -> Iterator[Carry]:
     for carry in scope.head.carries:
         first = scope.entries.get(carry.entry.text)
         last = made.get(carry.exit.text)
-        if last is None and carry.exit.text not in values.poisoned:
+        wrong = carry.exit.text in values.poisoned or bool(values.reporter.errors)
+        if last is None and not wrong:
             mistake = block_errors.WrongCarry(
-                f"no line of the block defines {carry.exit.text}, which it hands on"
+                f"no line of the block defines {carry.exit.text}, which it hands on",
+                f"`{carry.exit.text} -> {carry.entry.text}` says that the {carry.exit.text} of a layer is "
+                f"the {carry.entry.text} of the next one",
             )
             values.reporter.report(carry.exit.span, mistake)
         if first is None or last is None:

@@ -118,6 +118,10 @@ class TooMany(Mistake):
             f"{self.dim}={self.size}"
         )
 
+    def hint(self) -> str | None:
+        """Say how many there can be."""
+        return f"{self.into} is a new dim of at most {self.size}"
+
 
 @dataclass(frozen=True)
 class RankOfFloats(Mistake):

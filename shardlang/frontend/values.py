@@ -18,9 +18,9 @@ from shardlang.frontend.pipeline_errors import OtherStages
 from shardlang.frontend.renames import rename_line, Renames, Tie
 from shardlang.frontend.scopes import Scope, Scopes
 from shardlang.frontend.sizes import AtMost, Multiple
-from shardlang.frontend.syntax import Definition, Item, Layers, LeafDecl, TensorRef, Word
-from shardlang.frontend.walk import references
-from shardlang.ir.ops import implied, Op, Rename, Ring
+from shardlang.frontend.syntax import Definition, Expr, Item, Layers, LeafDecl, TensorRef, Word
+from shardlang.frontend.walk import references, walk
+from shardlang.ir.ops import implied, Op, Rename, Ring, Update
 from shardlang.ir.program import Leaf, LeafKind, Pass, Pipeline, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, subscript, Tensor
 from shardlang.source import Span
@@ -198,6 +198,11 @@ class Values:
         """Read a later mention's layout; report other dims than the first mention has."""
         if set(brackets.dims) == set(tensor.dims):
             return brackets.layout(tensor.dims)
+        leaf = self.leaves.get(tensor.name)
+        if leaf is not None and leaf.loop in brackets.dims and leaf.loop not in tensor.dims:
+            mistake = block_errors.LayerDim(tensor.name, leaf.loop.name)
+            self.reporter.report(ref.span, mistake, [Label(first, "first written here")])
+            return None
         here = tuple(dim.name for dim in brackets.dims)
         there = tuple(dim.name for dim in tensor.dims)
         line, strange = None, tuple[str, ...]()
@@ -325,13 +330,20 @@ class Values:
     ) -> tuple[Layers | None, tuple[Dim, ...]]:
         """Give the block of which a leaf is one of each layer's, and the dims of one layer's."""
         heads = {head.dim.text for head in self.scopes.heads.values()}
+        places = self.scopes.places.get(name.text, {})
+        read = {self.scopes.heads[place].dim.text for place in places if place is not None}
+        late = [dim for dim in brackets.dims[1:] if dim.name in read] if declared else []
+        if late:
+            others = tuple(dim.name for dim in brackets.dims if dim != late[0])
+            mistake = block_errors.LayersFirst(name.text, late[0].name, others)
+            self.reporter.report(brackets.spans[brackets.dims.index(late[0])], mistake)
         stacked = declared and bool(brackets.dims) and brackets.dims[0].name in heads
         first = brackets.dims[0] if stacked else None
         block = self.scopes.stacked(name.text, first, own=kind != "input")
         if block is None:
             return None, brackets.dims
         mine = self.scopes.numbers[id(block)]
-        for place, span in self.scopes.places.get(name.text, {}).items():
+        for place, span in places.items():
             if place != mine:
                 other = None if place is None else _stack_dim(self.scopes.heads[place])
                 own = brackets.dims[1:] if stacked else brackets.dims
@@ -511,7 +523,8 @@ class Values:
             return False
         if entry.origin != "value":
             label = Label(entry.span, "first used here")
-            self.reporter.report(goal.ref.span, errors.DefinedAfterUse(name), [label])
+            mistake = errors.DefinedAfterUse(name, updated=isinstance(made[0], Update))
+            self.reporter.report(goal.ref.span, mistake, [label])
             return True
         repeated = self.explicit and self.section == "backward" and entry.section == "forward"
         repeated = repeated or (self.explicit and isinstance(made[0], Rename))
@@ -521,8 +534,11 @@ class Values:
         self.reporter.report(goal.ref.span, errors.DefinedTwice(name), [label])
         return True
 
-    def give_up(self, goal: Goal | None) -> None:
-        """Remember a result whose expression is in error, so that its later uses are still read."""
+    def give_up(self, expr: Expr, goal: Goal | None) -> None:
+        """Remember what a line in error says of its tensors and its result, so that later lines are read."""
+        for ref in walk(expr):
+            if isinstance(ref, TensorRef) and ref.name is not None and ref.dims is not None:
+                self.mention(ref)
         if goal is None or goal.ref.name is None:
             return
         name, brackets = goal.ref.name.text, goal.brackets

@@ -24,18 +24,11 @@ from shardlang.verify.sizes import small_sizes, training_notes
 MOST_DEVICES = 512
 """The most devices that a process simulates."""
 
-
 NOT_ON_STAGES = (
     "all layers of the pipeline are run on every stage, and nothing is sent between stages: "
     "code is not written for its schedule"
 )
 """What is said of a pipeline that is not run as one."""
-
-NO_SUCH_PRODUCT = "Unsupported element type for DotThunk"
-"""What XLA's CPU backend says where it has planned a batched product of bf16 that it can't run."""
-
-OTHER_PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_DOT"
-"""The flag with which it plans none (seen in JAX 0.10.2); set only then, since others may not know it."""
 
 
 def verify(
@@ -69,9 +62,6 @@ def verify(
     environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {count}".strip()
     environment["JAX_PLATFORMS"] = "cpu"
     found = _run(plan, given, environment, timeout)
-    if any(NO_SUCH_PRODUCT in problem for problem in found.problems):
-        environment["XLA_FLAGS"] += f" {OTHER_PRODUCTS}"
-        found = _run(plan, given, environment, timeout)
     return replace(found, notes=(*notes, *found.notes))
 
 

@@ -19,7 +19,7 @@ from shardlang.backends.jax.compute import jax_dtype
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
-from shardlang.backends.jax.functions import chooses, jumps
+from shardlang.backends.jax.functions import chooses, jumps, PRODUCTS_ON_CPU, widens_on_cpu
 from shardlang.backends.jax.layout import stacked_axes
 from shardlang.backends.jax.sizes import Numbers, stacks_of
 from shardlang.diagnostics import ShardlangError
@@ -380,6 +380,13 @@ class _Run:
         if any(np.isnan(x).any() for x in reference.outputs):
             reference = self._reference(positive=True)
             notes += ("with data of both signs the program gives NaN, so the inputs are positive",)
+        with jax.default_matmul_precision(PRODUCTS_ON_CPU if widens_on_cpu(self._plan) else None):
+            found = self._compared(reference, thorough=thorough)
+        return replace(found, notes=(*notes, *found.notes))
+
+    def _compared(self, reference: _Reference, *, thorough: bool) -> VerifyResult:
+        """Compare with a reference."""
+        notes: tuple[str, ...] = ()
         backward = "forward_backward" in self._module
         arrays: list[ArrayCheck] = []
         floats = ", ".join(sorted(x for x in self._dtypes() if DTYPES[x].kind == "float"))

@@ -12,7 +12,7 @@ from shardlang.backends.jax.compute import aligned, compute, dtype_code, jax_dty
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
-from shardlang.backends.jax.functions import jumps
+from shardlang.backends.jax.functions import jumps, PRODUCTS_ON_CPU, widens_on_cpu
 from shardlang.backends.jax.names import comment, Names, quoted
 from shardlang.backends.jax.pretty import (
     call,
@@ -35,6 +35,7 @@ from shardlang.backends.jax.template import (
     MAIN_GRADIENTS,
     MAIN_JUMPS,
     MAIN_WHOLE,
+    ON_CPU,
 )
 from shardlang.backends.jax.train import training_check
 from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce, RingAttention
@@ -97,6 +98,10 @@ def check(context: Context) -> str:
         "times_scale": " * scale" if scaled else "",
         "combine": "\n".join(layout("outputs = ", parens(*combined), 2)) if stacked else "",
         "tolerance": _tolerance(plan),
+        "on_cpu": ON_CPU.strip("\n") if widens_on_cpu(plan) else "",
+        "precision": f'"{PRODUCTS_ON_CPU}" if on_cpu else "highest"'
+        if widens_on_cpu(plan)
+        else '"highest"',
     }
     seeds = [
         f"cotangents[{i}][{':, ' * len(context.front(x))}None]"

@@ -324,7 +324,9 @@ def test_narrow_weights_are_trained_by_their_masters() -> None:
     state = module["init_state"](mesh, optimizer, parameters)
     step = module["make_train_step"](mesh, optimizer)
     for _ in range(3):
+        before = state
         state, _ = step(state, batch)
+        assert before["masters"]["W_in"].is_deleted()  # a step is given its memory
     masters, weights = state["masters"]["W_in"], state["parameters"]["W_in"]
 
     assert np.abs(np.asarray(masters) - parameters["W_in"]).max() > 1e-6

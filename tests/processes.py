@@ -2,6 +2,7 @@
 
 `run` starts the processes on loopback, with simulated CPU devices and gloo's collectives, and gives
 what each device of the mesh ends with. Inputs are made from their global positions, shard by shard.
+Modules with a training step take two of them besides.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
+
+IDS = 8
+"""Integers are ids from 0 up to this, which tables that they look into have to have rows for."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Held:
     devices: tuple[int, ...]
     """Positions in the mesh of its own devices."""
     shards: Mapping[tuple[str, str, str, int], np.ndarray[Any, Any]]
-    """By module, kind (output, gradient, forward, vjp), name, and position of the device."""
+    """By module, kind (output, gradient, forward, vjp, state, loss), name, and position of the device."""
     asked: Mapping[tuple[str, str], int]
     """How many elements `place` asked this process for, by module and input."""
     whole: Mapping[tuple[str, str], int]
@@ -84,7 +88,7 @@ def values(name: str, index: tuple[slice, ...], shape: tuple[int, ...], dtype: s
     for part, size in zip(index, shape, strict=True):
         flat = np.add.outer(flat * size, np.arange(part.start, part.stop))
     if dtype.startswith(("int", "uint", "bool")):
-        return flat % 2
+        return (flat * 5 + len(name)) % (2 if dtype == "bool" else IDS)
     return np.sin(0.7 + flat * 1.37 + len(name)) / np.sqrt(shape[-1] if shape else 1)
 
 
@@ -123,17 +127,57 @@ class _Worker:
                     at = position[shard.device]
                     self.shards[title, kind, name, at] = np.asarray(shard.data, np.float64)
 
-        outputs = tuple(zip(module["OUTPUTS"].items(), module["COTANGENTS"], strict=True))
-        inputs = tuple(placed(name, *row[:2]) for name, row in module["INPUTS"].items())
-        # The cotangent of stacked partial sums lacks the leading dim of the stack.
-        seeds = tuple(placed(name, row[0][-len(spec) :], row[1]) for (name, row), spec in outputs)
+        if "BATCH" in module:
+            given = {name: placed(name, *row[:2]) for name, row in module["BATCH"].items()}
+            weights = {name: placed(name, *module["INPUTS"][name][:2]) for name in module["STATES"]}
+            inputs = self._train(module, mesh, weights, given, keep)
+        else:
+            inputs = tuple(placed(name, *row[:2]) for name, row in module["INPUTS"].items())
+        specs = iter(module["COTANGENTS"])
+        seeds: list[Any] = []
+        whole = True
+        for name, (shape, dtype, _) in module["OUTPUTS"].items():
+            if dtype.startswith("int"):
+                seeds.append(np.zeros(shape, jax.dtypes.float0))
+                continue
+            # The cotangent of stacked partial sums lacks the leading dim of the stack.
+            front = len(shape) - len(next(specs))
+            whole &= front == 0
+            seeds.append(placed(name, shape[front:], dtype) if shape else 1.5)
+        differ = [
+            (i, name)
+            for i, (name, row) in enumerate(module["INPUTS"].items())
+            if name in module.get("STATES", module["INPUTS"]) and not row[1].startswith("int")
+        ]
+        names = [name for _, name in differ]
         keep("forward", module["OUTPUTS"], module["forward"](mesh, *inputs))
-        found, gradients = module["forward_backward"](mesh, inputs, seeds)
+        plain = tuple(0 if getattr(x, "dtype", None) == jax.dtypes.float0 else x for x in seeds)
+        found, gradients = module["forward_backward"](mesh, inputs, plain)
         keep("output", module["OUTPUTS"], found)
-        keep("gradient", module["INPUTS"], gradients)
-        if all(len(row[0]) == len(spec) for (_, row), spec in outputs):
+        keep("gradient", names, [gradients[i] for i, _ in differ])
+        if whole:
             _, pullback = jax.vjp(module["differentiable"](mesh), *inputs)
-            keep("vjp", module["INPUTS"], pullback(seeds))
+            gradients = pullback(tuple(seeds))
+            keep("vjp", names, [gradients[i] for i, _ in differ])
+
+    @staticmethod
+    def _train(
+        module: dict[str, Any], mesh: Any, weights: Any, batch: Any, keep: Callable[..., None]
+    ) -> tuple[Any, ...]:
+        """Take two steps of adamw; give the inputs of the first microbatch, with the weights of the start."""
+        import jax
+        import optax
+
+        optimizer = optax.adamw(1e-2, eps=1e-3)
+        state = module["init_state"](mesh, optimizer, weights)
+        step = module["make_train_step"](mesh, optimizer)
+        for number in ("first", "second"):
+            state, loss = step(state, batch)
+            keep("loss", [number], [loss])
+        leaves = jax.tree_util.tree_leaves_with_path(state)
+        keep("state", [jax.tree_util.keystr(path) for path, _ in leaves], [x for _, x in leaves])
+        first = {name: x[0] for name, x in batch.items()}
+        return tuple((weights | first)[name] for name in module["INPUTS"])
 
 
 def _main(folder: Path, index: int, processes: int, port: int) -> None:

@@ -533,6 +533,20 @@ def test_running_the_module(name, tmp_path):
 
 
 @pytest.mark.jax
+def test_running_a_module_with_products_that_the_cpu_lacks(tmp_path):
+    """Batched products of bf16 that XLA's CPU backend can't run are made in f32, and main says so."""
+    path = tmp_path / "module.py"
+    root = Path(__file__).parent.parent
+    path.write_text(emit_jax(sl.lower(sl.load(root / "examples" / "moe.shd"))), encoding="utf-8")
+
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("on CPU factors of bfloat16 are multiplied in float32")
+    assert "out with its backward pass: largest error" in done.stdout
+
+
+@pytest.mark.jax
 @pytest.mark.parametrize(("wrong", "status"), [(False, 0), (True, 1)])
 def test_running_a_module_whose_gradients_jump(wrong, status, tmp_path):
     """In bf16 relu's gradients run and are said not to be compared; outputs of both passes are."""

@@ -49,10 +49,39 @@ B[I_Y, J_X] ·_J C[J_X, K] -> E[I_Y, K]{U_X}
 """
 
 
+IDS = """
+mesh X=4, Y=2
+dims B=16, V=8, D=8
+dtype f32
+input ids: int32[B_X]
+e[B_X, D_Y] = take_V(E[V, D_Y], ids)
+y[B_X, D_Y] = tanh(e ⊙ g[D_Y])
+many = sum_B(ids)
+"""
+
+TRAINING = """
+mesh X=4, Y=2
+dims B=8, V=8, D=8, F=16
+dtype f32
+optimizer adamw, zero 1 over X
+accumulate M=2
+input tokens: int32[B_X], labels: int32[B_X]
+param E: [V_Y, D], W_in: [L, D, F_Y], W_out: [L, F_Y, D]
+x[B_X, D] = take_V(E, tokens)
+layers L=3:
+  h[B_X, F_Y] = gelu(x ·_D W_in)
+  x = x + h ·_F W_out
+logits[B_X, V_Y] = x ·_D E
+loss = mean_B(cross_entropy_V(logits, labels))
+"""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Run the modules as one process of 8 devices, and as two of 4."""
-    texts = {"mlp": MLP, "attention": ATTENTION, "layers": LAYERS, "moves": MOVES}
+    texts = {
+        "mlp": MLP, "attention": ATTENTION, "layers": LAYERS, "moves": MOVES, "ids": IDS, "training": TRAINING,
+    }  # fmt: skip
     modules = {title: sl.emit_jax(sl.lower(sl.parse(text))) for title, text in texts.items()}
     folder = tmp_path_factory.mktemp("processes")
     return run(modules, folder / "one", 1, 8)[0], run(modules, folder / "two", 2, 4)
@@ -71,6 +100,7 @@ def test_every_shard_is_that_of_one_process(runs):
         assert {key[3] for key in held.shards} == set(held.devices)
     for key, value in one.shards.items():
         scale = np.abs(value).max()
+        assert np.isfinite(scale), key
         np.testing.assert_allclose(together[key], value, atol=1e-6 * scale, err_msg=str(key))
         assert scale > 0, key
 
@@ -86,11 +116,31 @@ def test_a_process_makes_what_its_devices_hold(runs):
         ("attention", "x"), ("attention", "W_q"), ("attention", "W_k"), ("attention", "W_v"),
         ("attention", "W_o"), ("attention", "y"), ("layers", "x"), ("layers", "W_in"),
         ("layers", "W_out"), ("layers", "W_vocab"), ("layers", "logits"), ("moves", "A"), ("moves", "C"),
+        ("ids", "ids"), ("ids", "y"), ("training", "tokens"), ("training", "labels"),
+    }  # fmt: skip
+    # No axis that parts the processes splits these.
+    wholes = {
+        ("moves", "E"), ("ids", "E"), ("ids", "g"), ("training", "E"), ("training", "W_in"), ("training", "W_out"),
     }  # fmt: skip
 
     for held in two:
-        assert halves == held.asked.keys() - {("moves", "E")}
+        assert halves | wholes == held.asked.keys()
         for key in halves:
             assert held.whole[key] == 2 * held.asked[key], key
-        # The cotangent of partial sums is the whole array on every device.
-        assert held.whole["moves", "E"] == held.asked["moves", "E"]
+        for key in wholes:
+            assert held.whole[key] == held.asked[key], key
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+def test_steps_of_two_processes(runs):
+    """Both take the same two steps: losses fall, and each device has its part of the optimizer's state alone."""
+    one, two = runs
+    losses = [one.shards["training", "loss", number, 0] for number in ("first", "second")]
+    assert losses[1] < losses[0]
+    for held in two:
+        for device in held.devices:
+            shape = held.shards["training", "state", "['optimizer'][0].mu['W_in']", device].shape
+            assert shape == (3, 2, 8)  # of [L, D_X, F_Y]
+            kept = held.shards["training", "state", "['parameters']['W_in']", device].shape
+            assert kept == (3, 8, 8)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import shardlang as sl
-from shardlang.passes.update import alone
 from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.pipelines.simulate import simulate
 from shardlang.verify.runner import run_check
@@ -173,7 +172,7 @@ layers L_Z:
 )
 def test_values_gradients_and_collectives(text: str, schedule: str, exact: bool) -> None:
     """Against the reference of each microbatch, in f32 and bf16, and against the plan in each tick."""
-    plan = alone(sl.lower(sl.parse(f"schedule {schedule}\n{text}")))
+    plan = sl.lower(sl.parse(f"schedule {schedule}\n{text}"))
     found = run_check(plan, exact=exact, thorough=not exact)
 
     assert found.ok, str(found)

@@ -144,6 +144,101 @@ def test_a_step_communicates_what_the_plan_says(scheme: str) -> None:
     assert compiled <= wanted.total()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_both_passes_of_one_microbatch(scheme: str) -> None:
+    """`forward_backward` and `differentiable` give gradients as the leaves live, whatever the update postpones."""
+    import jax
+    import jax.numpy as jnp
+
+    made = plan(scheme)
+    module = load(emit_jax(made))
+    parameters, batch = data(1)
+    values = {name: jnp.asarray(x, jnp.float32) for name, x in parameters.items()}
+    values |= {name: jnp.asarray(x[0], jnp.float32) for name, x in batch.items()}
+    inputs = tuple(values[name] for name in module["INPUTS"])
+    mesh = module["make_mesh"]()
+    weights = {name: values[name] for name in parameters}
+    with jax.default_matmul_precision("highest"):
+        loss, wanted = jax.value_and_grad(whole)(weights, batch)
+        (got,), gradients = module["forward_backward"](mesh, inputs, (jnp.asarray(-3.0),))
+        (again,), pullback = jax.vjp(module["differentiable"](mesh), *inputs)
+        others = pullback((jnp.asarray(-3.0),))
+
+    np.testing.assert_allclose([got, again], [loss, loss], rtol=1e-5)
+    for name, one, other in zip(module["INPUTS"], gradients, others, strict=True):
+        own = jax.sharding.NamedSharding(mesh, module["INPUTS"][name][2])
+        assert one.sharding.is_equivalent_to(own, one.ndim)
+        expected = -3 * wanted[name] if name in weights else None
+        if expected is None and not made.update:
+            continue  # with no update data have their gradients too
+        expected = np.zeros_like(one) if expected is None else expected
+        np.testing.assert_allclose(one, expected, atol=1e-5)
+        np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
+SEEDED = """
+mesh X=4, Y=2
+dims B=8, D=16, F=32
+dtype {dtype}
+optimizer adamw{zero}
+{many}
+param W_in: [D{x}, F_Y], W_out: [F_Y, D]
+input n: int32[B_X]
+h[B_X, F_Y] = gelu(In[B_X, D] ·_D W_in)
+y[B_X, D] = h ·_F W_out
+z[B_X, F_Y] = tanh(In[B_X, D] ·_D W_in)
+many = sum_B(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "zero", "many"),
+    [
+        ("", "", 3),
+        ("_X", "", 3),
+        ("", ", zero 1 over X", 3),
+        ("_X", ", zero 1 over XY", 2),
+        ("", ", zero 2 over X", 2),
+        ("", ", zero 1 over X", None),
+    ],
+)
+def test_gradients_of_outputs_that_are_no_loss(x: str, zero: str, many: int | None) -> None:
+    """Cotangents of all microbatches give the mean of the microbatches' gradients, where STATES says."""
+    import jax
+    import jax.numpy as jnp
+
+    text = SEEDED.format(dtype="f32", x=x, zero=zero, many=f"accumulate M={many}" if many else "")
+    made = sl.lower(load_text(text))
+    module = load(emit_jax(made))
+    rng = np.random.default_rng(5)
+    front = (many,) if many else ()
+    weights = {"W_in": 0.3 * rng.normal(size=(16, 32)), "W_out": 0.3 * rng.normal(size=(32, 16))}
+    batch = {"In": rng.normal(size=(*front, 8, 16)), "n": rng.integers(0, 5, (*front, 8))}
+    seeds = {"y": rng.normal(size=(*front, 8, 16)), "z": rng.normal(size=(*front, 8, 32))}
+
+    def outputs(p: dict[str, Any]) -> tuple[Any, Any]:
+        product = batch["In"] @ p["W_in"]
+        return jax.nn.gelu(product, approximate=True) @ p["W_out"], jnp.tanh(product)
+
+    narrow = {name: jnp.asarray(x, jnp.float32) for name, x in weights.items()}
+    mesh = module["make_mesh"]()
+    function = jax.jit(module["outputs_and_gradients"], static_argnums=0)
+    with jax.default_matmul_precision("highest"):
+        expected, pullback = jax.vjp(outputs, narrow)
+        (wanted,) = pullback((jnp.asarray(seeds["y"]), jnp.asarray(seeds["z"])))
+        found, gradients = function(mesh, weights, batch, seeds)
+
+    named = dict(zip(module["OUTPUTS"], found, strict=True))
+    for name, value in zip(("y", "z"), expected, strict=True):
+        np.testing.assert_allclose(named[name], value, atol=1e-5)
+    np.testing.assert_array_equal(named["many"], batch["n"].sum(-1))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(gradients[name], value / (many or 1), atol=1e-5)
+        own = jax.sharding.NamedSharding(mesh, module["STATES"][name])
+        assert gradients[name].sharding.is_equivalent_to(own, 2)
+    assert set(module["SEEDS"]) == {"y", "z"}
+
+
 LAYERS = """
 mesh X=4, Y=2
 dims B=16, D=16, F=32, L=3
@@ -229,7 +324,9 @@ def test_narrow_weights_are_trained_by_their_masters() -> None:
     state = module["init_state"](mesh, optimizer, parameters)
     step = module["make_train_step"](mesh, optimizer)
     for _ in range(3):
+        before = state
         state, _ = step(state, batch)
+        assert before["masters"]["W_in"].is_deleted()  # a step is given its memory
     masters, weights = state["masters"]["W_in"], state["parameters"]["W_in"]
 
     assert np.abs(np.asarray(masters) - parameters["W_in"]).max() > 1e-6

@@ -179,9 +179,15 @@ class _Writer:
         config = self._config
         total = count(config, self._page.scheme)
         kind = "A mixture of experts" if config.experts else "A Llama"
+        by = wrap(
+            f"Written by `{self._page.command}`.",
+            WIDTH - 2,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         lines = [
             f"# {kind} of {config.layers} layers, {_large(total)}.",
-            f"# Written by `{self._page.command}`.",
+            *(f"# {line}" for line in by),
             "#",
         ]
         lines += [f"# {PARTS[part].says}" for part in self._page.scheme.parts]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Reporter
 from shardlang.ir.ops import Reduce, Update
-from shardlang.ir.plan import Gradient, Plan, Step
+from shardlang.ir.plan import Gradient, Step
 from shardlang.ir.program import Block, Leaf, Program
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, promote, Tensor
 from shardlang.passes.layers import stack
@@ -170,56 +170,18 @@ def _moved(
 
 
 def of_all_layers(step: Step) -> Step:
-    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them."""
+    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them.
+
+    In a pipeline a stage has its own layers.
+    """
     if step.loop is None:
         return step
-    dim = step.loop.dim
+    dim, pipeline = step.loop.dim, step.loop.pipeline
+    stages = () if pipeline is None else pipeline.axes
 
     def whole(array: Array) -> Array:
         tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
-        return Array(tensor, replace(array.layout, sharding=((), *array.layout.sharding)))
+        return Array(tensor, replace(array.layout, sharding=(stages, *array.layout.sharding)))
 
     inputs = tuple(map(whole, step.inputs))
     return replace(step, inputs=inputs, output=whole(step.output), loop=None)
-
-
-def alone(plan: Plan) -> Plan:
-    """Give the plan of one pass forward and backward, whose gradients end as their leaves live.
-
-    What an update pass would do with the gradients of all microbatches, it does with those of one. Inputs that
-    have no gradient in the plan are leaves that never have one, as caches are.
-    """
-    if not postpones(plan.program) and not plan.update:
-        return plan
-    sizes = dict(plan.program.sizes.known)
-    steps, gradients = list(plan.backward), list[Gradient]()
-    blocks = {x.array: b for b in plan.program.blocks for x in stack(plan.program, b)}
-    for each in plan.gradients:
-        wanted = each.leaf.layout.reduced()
-        text = f"the gradient of {each.leaf.name} lives as it does"
-        loop = _loop_of(steps, each.gradient) if each.leaf in blocks else None
-        last = max((i for i, s in enumerate(steps) if s.loop == loop), default=len(steps) - 1)
-        moves = _moved(each.gradient, wanted, sizes, "gradient", text)
-        if loop is None:
-            steps += moves
-        else:
-            steps[last + 1 : last + 1] = [replace(step, loop=loop) for step in moves]
-        gradients.append(Gradient(each.leaf, each.gradient.with_layout(wanted)))
-    statements = tuple(s for s in plan.program.statements if s.section != "update")
-    have = {gradient.leaf for gradient in gradients}
-    leaves = tuple(
-        leaf if leaf.kind != "input" or leaf.array in have else replace(leaf, kind="cache")
-        for leaf in plan.program.leaves
-    )
-    many = plan.program.microbatches if plan.program.pipeline is not None else None
-    program = replace(
-        plan.program, leaves=leaves, zero=None, microbatches=many, statements=statements
-    )
-    return replace(
-        plan, program=program, backward=tuple(steps), gradients=tuple(gradients), update=()
-    )
-
-
-def _loop_of(steps: Iterable[Step], made: Array) -> Block | None:
-    """Give the block in which an array is made."""
-    return next((step.loop for step in steps if step.output == made), None)

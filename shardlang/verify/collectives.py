@@ -65,7 +65,8 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     """List the collectives of the plan's passes that reach an output or a gradient, in all layers.
 
     JAX leaves out the others (see `idle`). Axes of size 1 have none. Of the forward pass alone those
-    count that reach an output: what only the backward pass reads is not part of `forward`.
+    count that reach an output: what only the backward pass reads is not part of `forward`. With the
+    update they are those of a training step, with all of its microbatches.
     """
     ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
     passes = set(wanted)
@@ -94,8 +95,27 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     if done is not None:
         found += _over_stages(plan, numbers, backward="backward" in passes)
     if "update" in passes:
-        found = _of_a_step(plan, found, numbers)
+        many = plan.program.microbatches if done is None else None
+        times = 1 if many is None else numbers.dims[many]
+        found = Counter({seen: times * n for seen, n in found.items()}) + _of_update(plan, numbers)
     return found
+
+
+def planned_both(plan: Plan, numbers: Numbers) -> Counter[Seen]:
+    """List the collectives of both passes of one batch, whose gradients end as their leaves live.
+
+    What an update does with the gradients of all microbatches, and then with the parameters, is done with those of one.
+    """
+    ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
+    update = _of_update(without_axes(plan, ones), numbers)
+    return planned(plan, numbers, ["forward", "backward"]) + update
+
+
+def planned_gradients(plan: Plan, numbers: Numbers) -> Counter[Seen]:
+    """List those of all microbatches of a step that bring gradients to where the optimizer's state lies."""
+    new = {array.tensor for array in plan.renewed}
+    reduced = tuple(step for step in plan.update if step.output.tensor not in new)
+    return planned(replace(plan, update=reduced), numbers, ["forward", "backward", "update"])
 
 
 def _layers(step: Step, numbers: Numbers) -> int:
@@ -151,14 +171,9 @@ def _added_in(array: Array, *, sums: bool) -> Array:
     return Array(replace(array.tensor, dtype=dtype), array.layout)
 
 
-def _of_a_step(plan: Plan, passes: Counter[Seen], numbers: Numbers) -> Counter[Seen]:
-    """Give those of a training step: those of both passes in each microbatch, and those of the update.
-
-    What the update does with the parameters of a block, it does for all layers at once.
-    """
-    many = plan.program.microbatches
-    times = 1 if many is None else numbers.dims[many]
-    found = Counter({seen: times * count for seen, count in passes.items()})
+def _of_update(plan: Plan, numbers: Numbers) -> Counter[Seen]:
+    """List those of the update: what it does with the parameters of a block, it does for all layers at once."""
+    found: Counter[Seen] = Counter()
     for step in plan.update:
         if step.is_collective and getattr(step.op, "axes", ()):
             found[_of_step(of_all_layers(step), numbers)] += 1

@@ -17,25 +17,17 @@ from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.stages_template import ORDERS
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import on_one_stage
-from shardlang.passes.update import alone
 from shardlang.verify.result import VerifyResult
-from shardlang.verify.sizes import small_sizes, training_notes
+from shardlang.verify.sizes import small_sizes
 
 MOST_DEVICES = 512
 """The most devices that a process simulates."""
-
 
 NOT_ON_STAGES = (
     "all layers of the pipeline are run on every stage, and nothing is sent between stages: "
     "code is not written for its schedule"
 )
 """What is said of a pipeline that is not run as one."""
-
-NO_SUCH_PRODUCT = "Unsupported element type for DotThunk"
-"""What XLA's CPU backend says where it has planned a batched product of bf16 that it can't run."""
-
-OTHER_PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_DOT"
-"""The flag with which it plans none (seen in JAX 0.10.2); set only then, since others may not know it."""
 
 
 def verify(
@@ -46,8 +38,8 @@ def verify(
 ) -> VerifyResult:
     """Emit a plan, run it on simulated host devices, and compare it with an unsharded reference.
 
-    Of a training step one microbatch is run, whose gradients are brought to where their leaves live.
-    A pipeline is run with all of its microbatches, where its schedule is one that is emitted; else all of
+    Of a program with an update both passes of one batch are run, and the training step, twice by each optimizer,
+    with all of its microbatches. A pipeline is run with all of its microbatches, where its schedule is one that is emitted; else all of
     its layers are run on every stage.
     Compares outputs and gradients in the plan's own dtypes and again with f32 in place of narrow
     floats, and the collectives of the plan with those that JAX lowered, those of blocks as often as there
@@ -56,10 +48,9 @@ def verify(
     """
     if plan.program.pipeline is not None and plan.program.pipeline.schedule not in ORDERS:
         plan = on_one_stage(plan)
-        notes = (NOT_ON_STAGES, *training_notes(plan))
+        notes = (NOT_ON_STAGES,)
     else:
-        notes = training_notes(plan)
-    plan = alone(plan)
+        notes = ()
     choose(plan, sizes)
     if importlib.util.find_spec("jax") is None:
         raise failure(plan, JaxMissing())
@@ -69,9 +60,6 @@ def verify(
     environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {count}".strip()
     environment["JAX_PLATFORMS"] = "cpu"
     found = _run(plan, given, environment, timeout)
-    if any(NO_SUCH_PRODUCT in problem for problem in found.problems):
-        environment["XLA_FLAGS"] += f" {OTHER_PRODUCTS}"
-        found = _run(plan, given, environment, timeout)
     return replace(found, notes=(*notes, *found.notes))
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +20,10 @@ from shardlang.backends.jax.compute import jax_dtype
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
-from shardlang.backends.jax.functions import chooses, jumps
+from shardlang.backends.jax.functions import chooses, jumps, PRODUCTS_ON_CPU, widens_on_cpu
 from shardlang.backends.jax.layout import stacked_axes
 from shardlang.backends.jax.sizes import Numbers, stacks_of
+from shardlang.backends.jax.train import loss_of
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import (
     AllReduce,
@@ -40,10 +42,21 @@ from shardlang.ir.program import Block, Program
 from shardlang.ir.types import Array, Axis, Dim, DType, DTYPES, Tensor
 from shardlang.passes.layers import left_inside
 from shardlang.passes.normal import without_axes
-from shardlang.verify.collectives import blocks, compare, idle, lowered, planned
+from shardlang.passes.update import postpones
+from shardlang.verify.collectives import (
+    blocks,
+    compare,
+    idle,
+    lowered,
+    planned,
+    planned_both,
+    planned_gradients,
+    Seen,
+)
 from shardlang.verify.reference import evaluate
-from shardlang.verify.result import ArrayCheck, VerifyResult
+from shardlang.verify.result import ArrayCheck, CollectivesCheck, VerifyResult
 from shardlang.verify.sizes import size_notes, small_sizes, stage_notes
+from shardlang.verify.step import NO_OPTAX, optimizers, STEPS, trained, Tree, weighted
 
 TOLERANCES: Mapping[str, float] = {
     "f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 2e-1, "f8e4m3": 0.5, "f8e5m2": 1.0,
@@ -204,6 +217,7 @@ def with_floats(plan: Plan, dtype: DType) -> Plan:
         forward=tuple(step(s) for s in plan.forward),
         backward=tuple(step(s) for s in plan.backward),
         outputs=tuple(array(x) for x in plan.outputs),
+        update=tuple(step(s) for s in plan.update),
         cotangents=tuple(array(x) for x in plan.cotangents),
         gradients=tuple(Gradient(array(g.leaf), array(g.gradient)) for g in plan.gradients),
     )
@@ -297,22 +311,21 @@ class _Run:
         chosen = np.where(self._rng.random(shape) < OUTSIDE, outside, values)
         return np.clip(chosen, low, high).astype(narrow)
 
+    def _drawn(self, leaf: Array, *, positive: bool) -> np.ndarray[Any, Any]:
+        """Make data for a leaf."""
+        shape, dtype = self._shape(leaf), leaf.tensor.dtype
+        if leaf.name in self._counts:
+            return self._ids(shape, dtype, self._counts[leaf.name])
+        return self._data(shape, dtype, positive=positive, scale=self._scales.get(leaf.name, 1))
+
     def _reference(self, *, positive: bool) -> _Reference:
         """Make data and compute what they should give, in f64."""
-        inputs = tuple(
-            self._ids(self._shape(x), x.tensor.dtype, self._counts[x.name])
-            if x.name in self._counts
-            else self._data(
-                self._shape(x), x.tensor.dtype, positive=positive, scale=self._scales.get(x.name, 1)
-            )
-            for x in self._leaves
-        )
+        inputs = tuple(self._drawn(leaf, positive=positive) for leaf in self._leaves)
         cotangents = tuple(
             self._data(self._shape(x, stacked=False), x.tensor.dtype, positive=False)
             for x in self._plan.outputs
         )
         floats = [i for i, x in enumerate(self._leaves) if x.tensor.dtype.kind == "float"]
-        wanted = [x.name for x in self._plan.outputs]
         smooth = [i for i, x in enumerate(self._plan.outputs) if x.tensor.dtype.kind == "float"]
 
         def run(given: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, Any]:
@@ -321,23 +334,8 @@ class _Run:
                 for index, value in zip(floats, values, strict=True):
                     whole[index] = value
                 if self._many is None:
-                    return one(whole)
-                batched = [self._many in self._dims(leaf) for leaf in self._leaves]
-                found = [
-                    one([x[i] if own else x for x, own in zip(whole, batched, strict=True)])
-                    for i in range(self._numbers.dims[self._many])
-                ]
-                return tuple(jnp.stack(each) for each in zip(*found, strict=True))
-
-            def one(whole: Sequence[Any]) -> tuple[Any, ...]:
-                env: dict[str, Any] = {}
-                for leaf, value in zip(self._leaves, whole, strict=True):
-                    combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
-                    partial = bool(leaf.layout.unreduced)
-                    whole_ = combine[leaf.layout.reduction]
-                    layers = int(leaf.name in self._loops)
-                    env[leaf.name] = whole_(value, axis=layers) if partial else value
-                return evaluate(self._plan.program, env, self._numbers.dims, wanted)
+                    return self._one(whole)
+                return self._each(whole, [self._many in self._dims(x) for x in self._leaves])
 
             def differentiable(values: Sequence[Any]) -> tuple[Any, ...]:
                 found = outputs(values)
@@ -357,9 +355,34 @@ class _Run:
                 cotangents,
                 tuple(np.asarray(x) for x in outputs),
                 tuple(
-                    np.asarray(table[i]) if i in table else None for i in range(len(self._leaves))
+                    np.asarray(table[i]) if i in table and self._differentiated(leaf) else None
+                    for i, leaf in enumerate(self._leaves)
                 ),
             )
+
+    def _differentiated(self, leaf: Array) -> bool:
+        """Say whether a leaf is to have a gradient: of a training step, only parameters are."""
+        return leaf.tensor in self._plan.parameters or not postpones(self._plan.program)
+
+    def _one(self, whole: Sequence[Any]) -> tuple[Any, ...]:
+        """Give the outputs of one microbatch, of whole leaves: those that are partial are combined first."""
+        env: dict[str, Any] = {}
+        for leaf, value in zip(self._leaves, whole, strict=True):
+            combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[leaf.layout.reduction]
+            partial, layers = bool(leaf.layout.unreduced), int(leaf.name in self._loops)
+            env[leaf.name] = combine(value, axis=layers) if partial else value
+        wanted = [x.name for x in self._plan.outputs]
+        return evaluate(self._plan.program, env, self._numbers.dims, wanted)
+
+    def _each(self, whole: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, ...]:
+        """Give the outputs of all microbatches, which are the first dim of what is `batched`."""
+        many = self._plan.program.microbatches
+        assert many is not None
+        found = [
+            self._one([x[i] if own else x for x, own in zip(whole, batched, strict=True)])
+            for i in range(self._numbers.dims[many])
+        ]
+        return tuple(jnp.stack(each) for each in zip(*found, strict=True))
 
     @staticmethod
     def _to_wide(value: np.ndarray[Any, Any]) -> Any:
@@ -380,32 +403,28 @@ class _Run:
         if any(np.isnan(x).any() for x in reference.outputs):
             reference = self._reference(positive=True)
             notes += ("with data of both signs the program gives NaN, so the inputs are positive",)
+        with jax.default_matmul_precision(PRODUCTS_ON_CPU if widens_on_cpu(self._plan) else None):
+            found = self._compared(reference, thorough=thorough)
+            if self._plan.update:
+                found = found.joined(self._step_compared(reference))
+        return replace(found, notes=(*notes, *found.notes))
+
+    def _compared(self, reference: _Reference, *, thorough: bool) -> VerifyResult:
+        """Compare with a reference."""
+        notes: tuple[str, ...] = ()
         backward = "forward_backward" in self._module
         arrays: list[ArrayCheck] = []
-        floats = ", ".join(sorted(x for x in self._dtypes() if DTYPES[x].kind == "float"))
         forward = self._module["forward"].lower(self._mesh, *reference.inputs)
-        collectives = [
-            compare(
-                "forward",
-                planned(self._plan, self._numbers, ["forward"]),
-                lowered(forward.compiler_ir("stablehlo")),
-                floats,
-            )
-        ]
+        wanted = planned(self._plan, self._numbers, ["forward"])
+        collectives = [self._collectives("forward", wanted, forward)]
         if thorough or not backward:
             outputs = forward.compile()(*reference.inputs)
             arrays += self._outputs("output", outputs, reference)
         if backward:
             arguments = (reference.inputs, reference.cotangents)
             whole = self._module["forward_backward"].lower(self._mesh, *arguments)
-            collectives.append(
-                compare(
-                    "forward_backward",
-                    planned(self._plan, self._numbers, ["forward", "backward"]),
-                    lowered(whole.compiler_ir("stablehlo")),
-                    floats,
-                )
-            )
+            wanted = planned_both(self._plan, self._numbers)
+            collectives.append(self._collectives("forward_backward", wanted, whole))
             outputs, gradients = whole.compile()(*arguments)
             arrays += self._outputs(
                 "output with backward" if thorough else "output", outputs, reference
@@ -417,6 +436,127 @@ class _Run:
             if thorough:
                 arrays += self._gradients("jax.vjp of", self._by_vjp(reference), reference)
         return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
+
+    def _collectives(self, name: str, wanted: Counter[Seen], low: Any) -> CollectivesCheck:
+        """Compare collectives with those of what JAX lowered."""
+        floats = ", ".join(sorted(x for x in self._dtypes() if DTYPES[x].kind == "float"))
+        return compare(name, wanted, lowered(low.compiler_ir("stablehlo")), floats)
+
+    # All microbatches of a step
+
+    def _step_compared(self, reference: _Reference) -> VerifyResult:
+        """Compare what the module does with all microbatches: steps of optimizers, or gradients for cotangents.
+
+        With narrow floats these are run in f32 alone: what a step changes may be less than narrow ones tell apart.
+        """
+        own = [leaf.name in self._module["STATES"] for leaf in self._leaves]
+        pairs = zip(self._leaves, reference.inputs, own, strict=True)
+        weights = {leaf.name: x for leaf, x, is_own in pairs if is_own}
+        floats = [x for x in reference.inputs if jnp.issubdtype(x.dtype, jnp.floating)]
+        positive = all(bool((x >= 0).all()) for x in floats)
+        rest = [leaf for leaf, is_own in zip(self._leaves, own, strict=True) if not is_own]
+        batch = {leaf.name: self._of_all(leaf, positive=positive) for leaf in rest}
+        if "make_train_step" in self._module:
+            return self._trained(weights, batch)
+        return self._seeded(weights, batch)
+
+    @property
+    def _times(self) -> int | None:
+        """How many microbatches a step goes through one by one; None where it has none, or all at once."""
+        many = None if self._many is not None else self._plan.program.microbatches
+        return None if many is None else self._numbers.dims[many]
+
+    def _of_all(self, leaf: Array, *, positive: bool) -> np.ndarray[Any, Any]:
+        """Make what a step sees of a leaf that is not trained."""
+        if self._times is None:
+            return self._drawn(leaf, positive=positive)
+        return np.stack([self._drawn(leaf, positive=positive) for _ in range(self._times)])
+
+    def _whole_outputs(self, batch: Tree) -> Callable[[Tree], dict[str, Any]]:
+        """Give the function from parameters to all outputs of a step, by name, in f64."""
+        with _wide():
+            data = {name: self._to_wide(x) for name, x in batch.items()}
+
+        def outputs(parameters: Tree) -> dict[str, Any]:
+            whole = [{**data, **parameters}[leaf.name] for leaf in self._leaves]
+            if self._plan.program.microbatches is None:
+                found = self._one(whole)
+            else:
+                found = self._each(whole, [leaf.name in batch for leaf in self._leaves])
+            return {x.name: value for x, value in zip(self._plan.outputs, found, strict=True)}
+
+        return outputs
+
+    def _trained(self, weights: Tree, batch: Tree) -> VerifyResult:
+        """Take steps by each optimizer, and compare losses and parameters with those of whole arrays."""
+        module, mesh, outputs = self._module, self._mesh, self._whole_outputs(batch)
+        place = loss_of(self._plan)
+        assert place is not None
+        loss = self._plan.outputs[place]
+        wanted = planned(self._plan, self._numbers, ["forward", "backward", "update"])
+        arrays, collectives = list[ArrayCheck](), list[CollectivesCheck]()
+        known = optimizers()
+        for name, optimizer in known.items():
+            step = module["make_train_step"](mesh, optimizer)
+            state = module["init_state"](mesh, optimizer, weights)
+            low = step.lower(state, batch)
+            collectives.append(self._collectives(f"a step of {name}", wanted, low))
+            if self._narrow():
+                continue
+            with _wide():
+                start = {name: self._to_wide(x) for name, x in weights.items()}
+                losses, ends = trained(lambda p: jnp.mean(outputs(p)[loss.name]), start, optimizer)
+            for number, value in enumerate(losses, 1):
+                state, got = step(state, batch)
+                kind, want = f"step {number} of {name}:", np.asarray(value)
+                arrays.append(self._close(kind, loss, np.asarray(got, np.float64), want, 0))
+            for leaf in self._leaves:
+                if leaf.name in weights:
+                    kind, got = f"after {STEPS} steps of {name}:", state["parameters"][leaf.name]
+                    arrays.append(self._compare(kind, leaf, got, np.asarray(ends[leaf.name])))
+        notes = () if self._narrow() else (self._says(known),)
+        return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
+
+    def _says(self, known: Mapping[str, Any]) -> str:
+        """Say what was compared of training steps."""
+        many = self._plan.program.microbatches
+        count = 1 if many is None else self._numbers.dims[many]
+        batch = f"all {count} microbatches" if many is not None else "the whole batch"
+        text = (
+            f"{STEPS} steps of {' and of '.join(known)} were compared with jax.grad over {batch} "
+            "and the optimizer on whole arrays, in f64"
+        )
+        return text if "adamw" in known else f"{text}; {NO_OPTAX}"
+
+    def _seeded(self, weights: Tree, batch: Tree) -> VerifyResult:
+        """Compare the outputs of all microbatches, and the means of their gradients for random cotangents."""
+        front = () if self._times is None else (self._times,)
+        given = {x.name: x for x in self._plan.outputs if x.name in self._module["SEEDS"]}
+        seeds = {
+            name: self._data(
+                (*front, *self._shape(x, stacked=False)), x.tensor.dtype, positive=False
+            )
+            for name, x in given.items()
+        }
+        function = jax.jit(self._module["outputs_and_gradients"], static_argnums=0)
+        low = function.lower(self._mesh, weights, batch, seeds)
+        wanted = planned_gradients(self._plan, self._numbers)
+        collectives = (self._collectives("outputs_and_gradients", wanted, low),)
+        if self._narrow():
+            return VerifyResult((), collectives)
+        with _wide():
+            many = self._plan.program.microbatches
+            count = 1 if many is None else self._numbers.dims[many]
+            wide = {name: self._to_wide(x) / count for name, x in seeds.items()}
+            start = {name: self._to_wide(x) for name, x in weights.items()}
+            _, expected = weighted(self._whole_outputs(batch), start, wide)
+        _, gradients = low.compile()(weights, batch, seeds)
+        states = {x.name: self._plan.states.get(x.tensor, x) for x in self._leaves}
+        arrays = [
+            self._compare("mean gradient of", states[name], got, np.asarray(expected[name]))
+            for name, got in gradients.items()
+        ]
+        return VerifyResult(tuple(arrays), collectives)
 
     def _by_vjp(self, reference: _Reference) -> tuple[Any, ...]:
         """Take the gradients through `differentiable`."""

@@ -43,12 +43,6 @@ def small_sizes(plan: Plan, sizes: Mapping[str, int] | None = None) -> Numbers:
     return choose(plan, {**axes, **{dim.name: n for dim, n in small.dims.items()}})
 
 
-def training_notes(plan: Plan) -> tuple[str, ...]:
-    """Say what of a training step is run."""
-    many = "one microbatch is" if plan.program.pipeline is None else "all microbatches are"
-    return (f"of the training step {many} run, without the update",) if plan.update else ()
-
-
 def stage_notes(plan: Plan, numbers: Numbers) -> tuple[str, ...]:
     """Say how the collectives of a pipeline's stages are counted."""
     done = ticks(plan, numbers)

@@ -12,7 +12,7 @@ from shardlang.backends.jax.compute import aligned, compute, dtype_code, jax_dty
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
-from shardlang.backends.jax.functions import jumps
+from shardlang.backends.jax.functions import jumps, PRODUCTS_ON_CPU, widens_on_cpu
 from shardlang.backends.jax.names import comment, Names, quoted
 from shardlang.backends.jax.pretty import (
     call,
@@ -35,6 +35,7 @@ from shardlang.backends.jax.template import (
     MAIN_GRADIENTS,
     MAIN_JUMPS,
     MAIN_WHOLE,
+    ON_CPU,
 )
 from shardlang.backends.jax.train import training_check
 from shardlang.ir.ops import Coefficient, Compute, Linear, Reduce, RingAttention
@@ -83,11 +84,6 @@ def check(context: Context) -> str:
             "    shapes = {name: shape for name, (shape, _, _) in INPUTS.items()}",
         ]
     scaled = _scales(context, (small or context.numbers).dims)
-    combined = [
-        _combined(f"outputs[{i}]", value, len(context.front(value)))
-        for i, value in enumerate(flow.outputs)
-    ]
-    stacked = any(value.array.layout.unreduced for value in flow.outputs)
     marks: dict[str, Item] = {
         "wide": "float64" if context.x64 else "float32",
         "setup": "\n".join((*setup, *scaled)),
@@ -95,8 +91,12 @@ def check(context: Context) -> str:
         "magnitude": "a scale" if scaled else "1",
         "scale_parameter": ", scale=1.0" if scaled else "",
         "times_scale": " * scale" if scaled else "",
-        "combine": "\n".join(layout("outputs = ", parens(*combined), 2)) if stacked else "",
+        "combine": _combine(context),
         "tolerance": _tolerance(plan),
+        "on_cpu": ON_CPU.strip("\n") if widens_on_cpu(plan) else "",
+        "precision": f'"{PRODUCTS_ON_CPU}" if on_cpu else "highest"'
+        if widens_on_cpu(plan)
+        else '"highest"',
     }
     seeds = [
         f"cotangents[{i}][{':, ' * len(context.front(x))}None]"
@@ -106,14 +106,18 @@ def check(context: Context) -> str:
     ]
     behind = any(x.array.layout.unreduced and context.front(x) for x in flow.outputs)
     marks["seeds"] = parens(*seeds) if behind else "cotangents"
-    marks["gradients"] = ""
+    trained = "name in STATES" if plan.update else "want.dtype != jax.dtypes.float0"
+    marks |= {"gradients": "", "compared": trained}
     shared = fill(CHECK, marks).strip("\n")
-    if plan.update:
-        marks["gradients"] = training_check(context)
-    elif context.has_backward:
+    if context.has_backward:
         jumping = _jumps(plan)
         parts = (MAIN_WHOLE, MAIN_JUMPS if jumping else MAIN_GRADIENTS)
-        filled = (fill(part, marks).strip("\n") for part in parts)
+        filled = [fill(part, marks).strip("\n") for part in parts]
+        if plan.update:
+            scanned = plan.program.microbatches is not None and context.stages is None
+            filled += training_check(
+                context, _combine(context, int(scanned)), gradients=not jumping
+            )
         marks["gradients"] = "\n" + "\n\n".join(filled)
         shared += "" if jumping else "\n\n\n" + LIKE.strip("\n")
     reference = "\n\n\n".join(_Reference(context).texts())
@@ -128,6 +132,18 @@ def _fixed(context: Context) -> frozenset[Dim]:
     dims += [dim for dim in map(context.microbatches, leaves) if dim is not None]
     read = {context.roots[dim] for dim in dims}
     return frozenset(dim for dim, root in context.roots.items() if root not in read)
+
+
+def _combine(context: Context, before: int = 0) -> str:
+    """Write how stacked partial outputs are combined, which have so many dims `before` all others."""
+    outputs = context.flow.outputs
+    if not any(value.array.layout.unreduced for value in outputs):
+        return ""
+    combined = [
+        _combined(f"outputs[{i}]", value, len(context.front(value)) + before)
+        for i, value in enumerate(outputs)
+    ]
+    return "\n".join(layout("outputs = ", parens(*combined), 2))
 
 
 def _combined(code: str, value: Value, front: int) -> Item:

@@ -22,7 +22,7 @@ from shardlang.backends.jax.names import docstring_text
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
-from shardlang.backends.jax.train import training
+from shardlang.backends.jax.train import training, trains
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import without_axes
 
@@ -92,7 +92,7 @@ def _head(context: Context, code: str) -> str:
     program = context.plan.program
     name = docstring_text(PurePath(program.source.name).name) or "a program"
     what = "forward and backward" if context.has_backward else "forward"
-    what = "a training step" if context.plan.update else what
+    what = "a training step" if context.plan.update and trains(context.plan) else what
     lines = [f'"""{name} in JAX: {what} with explicit collectives under jax.shard_map.', ""]
     lines.append(
         "Written by shardlang from a plan. The notation of each step stands above its code."

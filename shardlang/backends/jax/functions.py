@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardlang.backends.jax.sizes import arrays
 from shardlang.ir.ops import Compare, Map, Top
 from shardlang.ir.plan import Plan, Step
 
@@ -54,6 +55,20 @@ JUMPS = frozenset({"relu_grad", "abs_grad"})
 def chooses(step: Step) -> bool:
     """Say whether a step chooses among floats, so that near-equal ones, rounded, make it choose others."""
     return isinstance(step.op, Top) and step.inputs[0].tensor.dtype.kind == "float"
+
+
+PRODUCTS_ON_CPU = "F32_F32_F32"
+"""JAX's name of the precision with which products of bf16 are made on CPU: of factors brought to f32 first.
+
+That changes no product, since those of bf16 are exact in f32, where they are summed anyway. Without it XLA's
+CPU backend plans some batched products that it then can't run (seen in JAX 0.10.2: DotThunk).
+"""
+
+
+def widens_on_cpu(plan: Plan) -> bool:
+    """Say whether products have to be made with `PRODUCTS_ON_CPU` on CPU; it would round those of f64."""
+    dtypes = {array.tensor.dtype.name for array in arrays(plan)}
+    return "bf16" in dtypes and "f64" not in dtypes
 
 
 def jumps(plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from shardlang.backends.jax.names import comment
 from shardlang.backends.jax.pretty import call, dictionary, Entry, flat, Item, layout, parens
 from shardlang.backends.jax.tables import entry, specs
 from shardlang.backends.jax.template import BOTH_STEPS, BOTH_WAYS, fill, MODULE
-from shardlang.backends.jax.train import trains
+from shardlang.backends.jax.train import accumulates, moves_home, trains
 
 
 def public(context: Context) -> str:
@@ -39,7 +39,11 @@ def public(context: Context) -> str:
     sized = bool(context.sized)
     mapped = ["function", "mesh=mesh", "in_specs=in_specs", "out_specs=out_specs"]
     mapped += ["check_vma=False"] if context.unproven or context.stages else []
+    home = moves_home(context.plan)
     marks: dict[str, Item] = {
+        "what": _of_what(context),
+        "home": "_home(" if home else "",
+        "at_home": ")" if home else "",
         "sizes": "    sizes = _sizes(inputs)" if sized else "",
         "pass_sizes": ", sizes" if sized else "",
         "sizes_parameter": "sizes, " if sized else "",
@@ -63,7 +67,7 @@ def public(context: Context) -> str:
         ),
     }
     names = ["make_mesh", "place", "on_devices", "arrays", "specs", "forward"]
-    if context.has_backward and not context.plan.update:
+    if context.has_backward:
         names += ["forward_backward", "differentiable"]
     marks["both"] = fill(flat(marks["both"]), marks).strip("\n")
     return "\n\n\n".join(fill(MODULE[name], marks).strip("\n") for name in names)
@@ -71,10 +75,13 @@ def public(context: Context) -> str:
 
 def _placed(context: Context) -> Item:
     """Write the table of what a caller makes: the inputs, and cotangents by their output."""
-    if trains(context.plan) and context.plan.update:
-        return dictionary("**INPUTS", "**BATCH")
-    if not context.has_backward or context.plan.update:
+    if not context.has_backward:
         return "INPUTS"
+    if accumulates(context.plan) and context.plan.update:
+        given = (
+            ["**INPUTS", "**BATCH"] if trains(context.plan) else ["**SEEDS", "**INPUTS", "**BATCH"]
+        )
+        return dictionary(*given)
     cotangents: list[Entry] = []
     for output in context.flow.outputs:
         if output.array.layout.unreduced:
@@ -86,8 +93,20 @@ def _placed(context: Context) -> Item:
 def _placed_what(context: Context) -> str:
     """Say what these are."""
     if context.plan.update:
-        return "a parameter, or what a batch holds,"
+        if trains(context.plan):
+            return "a parameter, or what a batch holds,"
+        return "a parameter, what a batch holds, or a cotangent"
     return "an input, or an output's cotangent," if context.has_backward else "an input"
+
+
+def _of_what(context: Context) -> str:
+    """Say what forward_backward runs."""
+    if not context.plan.update:
+        return "the whole plan as one program"
+    if context.stages is not None:
+        return "both passes of all microbatches"
+    many = context.plan.program.microbatches is not None
+    return "both passes of one microbatch" if many else "both passes of a batch"
 
 
 def _cotangent_positions(context: Context) -> tuple[int, ...]:

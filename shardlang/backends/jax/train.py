@@ -1,7 +1,8 @@
 """Writes the training step of a module: the gradients of all microbatches, and an optimizer's update of shards.
 
 There is one where the plan has a backward pass, parameters and a loss: the one output that is a
-scalar of a float type and has a cotangent. The caller gives the optimizer (a GradientTransformation of optax, or
+scalar of a float type and has a cotangent. Where a plan has an update and no such output, the caller gives
+cotangents, and there are the gradients alone. The caller gives the optimizer (a GradientTransformation of optax, or
 whatever has its `init` and `update`); it is applied to global arrays that lie as the plan says that the
 optimizer's state does, so that what it takes of all parameters, such as their norm, is right.
 
@@ -11,7 +12,7 @@ The update's steps over the parameters of a block are done for all layers at onc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardlang.backends.jax.compute import jax_dtype
@@ -32,6 +33,9 @@ from shardlang.backends.jax.stages import count
 from shardlang.backends.jax.steps import note, relayout
 from shardlang.backends.jax.template import fill
 from shardlang.backends.jax.train_template import (
+    CHECK_GRADIENTS,
+    CHECK_LOSS,
+    CHECK_OUTPUTS,
     CHECK_TRAINING,
     GRADIENTS,
     MICROBATCHES,
@@ -84,13 +88,18 @@ def loss_of(plan: Plan) -> int | None:
     return scalars[0] if len(scalars) == 1 and len(plan.cotangents) == 1 else None
 
 
-def trains(plan: Plan) -> bool:
-    """Say whether the module of a plan has a training step."""
-    wants = plan.program.optimizer not in (None, "none") or bool(plan.update)
+def accumulates(plan: Plan) -> bool:
+    """Say whether the module of a plan gives the gradients of all that a step sees."""
+    wants = plan.program.optimizer not in (None, "none") and loss_of(plan) is not None
     weights = plan.parameters
     given = [gradient for gradient in plan.gradients if gradient.leaf.tensor in weights]
     partial = any(gradient.leaf.layout.unreduced for gradient in given)
-    return wants and bool(given) and not partial and loss_of(plan) is not None
+    return (wants or bool(plan.update)) and bool(given) and not partial
+
+
+def trains(plan: Plan) -> bool:
+    """Say whether it has a training step, which needs a loss."""
+    return accumulates(plan) and loss_of(plan) is not None
 
 
 def updated(plan: Plan, original: Plan) -> tuple[Updated, ...]:
@@ -120,16 +129,65 @@ def _of(pairs: Sequence[tuple[Step, Step]], tensor: Tensor | None) -> Iterator[t
 
 
 def training(context: Context) -> str:
-    """Write the training step, or nothing where the plan has none."""
+    """Write the training step, or the gradients of all microbatches; nothing where the plan has neither."""
     plan = context.plan
-    if not trains(plan):
+    if not accumulates(plan):
         return ""
     rows = updated(plan, context.original)
     functions = [
         _moves(context, kind, [(row.leaf, getattr(row, kind.steps)) for row in rows])
         for kind in _kinds(plan, rows)
     ]
+    if moves_home(plan):
+        functions.append(_home(context, rows))
     return "\n\n\n".join((_tables(context, rows), *functions, *_public(context, rows)))
+
+
+def moves_home(plan: Plan) -> bool:
+    """Say whether gradients end the backward pass elsewhere than their parameters live."""
+    homes = {leaf.array: leaf.array.layout.reduced() for leaf in plan.program.leaves}
+    return any(x.gradient.layout != homes[x.leaf] for x in plan.gradients)
+
+
+def _home(context: Context, rows: Sequence[Updated]) -> str:
+    """Write how the gradients of one batch go to where inputs live: as those of a step, then as new parameters."""
+    plan, kinds = context.plan, {kind.steps for kind in _kinds(context.plan, rows)}
+    places = {leaf.array.name: index for index, leaf in enumerate(context.flow.leaves)}
+    found: dict[str, str] = {name: f"gradients[{index}]" for name, index in places.items()}
+    lines = layout("own = ", parens(*(found[row.name] for row in rows)), 1)
+    wide = {_summed(plan, row).tensor.dtype for row in rows}
+    casts = wide != {row.gradient.tensor.dtype for row in rows}
+    if casts and _scans(context):
+        pairs = "for x, (dtype, _) in zip(own, ACCUMULATORS, strict=True)"
+        lines.append(f"    own = tuple(x.astype(dtype) {pairs})")
+    if "reduced" in kinds:
+        lines.append("    own = _reduced(own)")
+    if casts:
+        pairs = "for name, x in zip(STATES, own, strict=True)"
+        lines.append(f"    own = tuple(x.astype(INPUTS[name][1]) {pairs})")
+    if "whole" in kinds:
+        lines.append("    own = _whole(own)")
+    found |= {row.name: context.names[row.leaf.array] for row in rows}
+    text = "Bring the gradients of one batch, in the order of INPUTS, to where these live."
+    return "\n".join(
+        [
+            "def _home(gradients):",
+            f'    """{text}"""',
+            *lines,
+            *unpack([found[row.name] for row in rows], "own", 1),
+            *layout("return ", parens(*(found[name] for name in places)), 1),
+        ]
+    )
+
+
+def _summed(plan: Plan, row: Updated) -> Array:
+    """Give the array in which a gradient is added up over microbatches; with none it is the gradient."""
+    return plan.accumulators.get(row.gradient, row.gradient)
+
+
+def _scans(context: Context) -> bool:
+    """Say whether a step goes through its microbatches one by one: in a pipeline they go all at once."""
+    return context.plan.program.microbatches is not None and context.stages is None
 
 
 @dataclass(frozen=True)
@@ -193,20 +251,24 @@ def _tables(context: Context, rows: Sequence[Updated]) -> str:
     ]
     lines = ["# Where the optimizer's state of each parameter lies, and its new value is made."]
     lines += layout("STATES = ", dictionary(*specs), 0, force=True)
-    counted = context.plan.program.microbatches
-    many = "all microbatches of a step" if counted else "the batch of a step"
-    lines += ["", f"# Name: (global shape, dtype, PartitionSpec) of {many}."]
-    entries: list[Entry] = []
-    for value in _batch(context, rows):
-        shape: list[Item] = [str(n) for n in context.shape(value, context.numbers)]
-        own = partition_spec(value.array.layout, context.front(value))
-        if counted is not None and context.stages is None:
-            shape.insert(0, str(context.numbers.dims[counted]))
-            own = call("P", "None", f"*INPUTS[{quoted(value.array.name)}][2]")
-        row = parens(parens(*shape), f'"{jax_dtype(value.array.tensor.dtype)}"', own)
-        entries.append(Entry(f"{quoted(value.array.name)}: ", row))
+    many = "all microbatches" if context.plan.program.microbatches else "the batch"
+    lines += ["", f"# Name: (global shape, dtype, PartitionSpec) of {many} of a step."]
+    entries = [
+        _of_all(context, x, f"INPUTS[{quoted(x.array.name)}][2]") for x in _batch(context, rows)
+    ]
     lines += layout("BATCH = ", dictionary(*entries), 0, force=bool(entries))
-    if counted is not None and context.stages is None:
+    if loss_of(context.plan) is None:
+        lines += ["", f"# The same of the cotangents of {many}, by the names of their outputs."]
+        seeds = [
+            _of_all(
+                context,
+                replace(x, array=x.array.with_layout(x.array.layout.reduced())),
+                f"COTANGENTS[{i}]",
+            )
+            for i, x in enumerate(_seeded(context))
+        ]
+        lines += layout("SEEDS = ", dictionary(*seeds), 0, force=True)
+    if _scans(context):
         lines += [
             "",
             "# The dtype in which each gradient is added up, and the axes along which it varies.",
@@ -215,13 +277,30 @@ def _tables(context: Context, rows: Sequence[Updated]) -> str:
     return "\n".join(lines)
 
 
+def _of_all(context: Context, value: Value, spec_of_one: str) -> Entry:
+    """Write the row of what there is one of in each microbatch, and `spec_of_one` is the spec."""
+    counted = context.plan.program.microbatches
+    shape: list[Item] = [str(n) for n in context.shape(value, context.numbers)]
+    own = partition_spec(value.array.layout, context.front(value))
+    if counted is not None and _scans(context):
+        shape.insert(0, str(context.numbers.dims[counted]))
+        own = call("P", "None", f"*{spec_of_one}")
+    row = parens(parens(*shape), f'"{jax_dtype(value.array.tensor.dtype)}"', own)
+    return Entry(f"{quoted(value.array.name)}: ", row)
+
+
+def _seeded(context: Context) -> list[Value]:
+    """List the outputs that have cotangents, in the order of these."""
+    outputs = {f"d{output.array.name}": output for output in context.flow.outputs}
+    return [outputs[cotangent.name] for cotangent in context.plan.cotangents]
+
+
 def _accumulator(context: Context, row: Updated) -> Item:
     """Write what a gradient is added up in, and along which axes it varies by its type."""
-    summed = context.plan.accumulators.get(row.gradient, row.gradient)
     value = context.flow.gradients[row.name]
     axes = context.varying.type(value) | value.array.layout.used
     names = parens(*(quoted(axis.name) for axis in sorted(axes)))
-    return parens(f'"{jax_dtype(summed.tensor.dtype)}"', names)
+    return parens(f'"{jax_dtype(_summed(context.plan, row).tensor.dtype)}"', names)
 
 
 def _batch(context: Context, rows: Sequence[Updated]) -> list[Value]:
@@ -234,19 +313,21 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     """Write what the module offers."""
     plan = context.plan
     loss = loss_of(plan)
-    assert loss is not None
     masters = _masters(plan, rows)
     kinds = {kind.steps for kind in _kinds(plan, rows)}
     trained = {row.name for row in rows}
     leaves = context.flow.leaves
-    named = [
-        f"{'parameters' if leaf.array.name in trained else 'data'}[{quoted(leaf.array.name)}]"
-        for leaf in leaves
-    ]
+
+    def named(data: str) -> Item:
+        return parens(
+            *(
+                f"{'parameters' if x.array.name in trained else data}[{quoted(x.array.name)}]"
+                for x in leaves
+            )
+        )
+
     places = {leaf.array.name: index for index, leaf in enumerate(leaves)}
-    many = plan.program.microbatches is not None
     staged = context.stages is not None
-    first = "{name: x[0] for name, x in batch.items()}" if many and not staged else "batch"
     sized = bool(context.sized)
     own = '_own_parts_of(mesh, state["parameters"])' if "own" in kinds else 'state["parameters"]'
     old = [
@@ -254,15 +335,19 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "        old = {name: x.astype(_wide_dtype(name)) for name, x in old.items()}",
     ]
     marks: dict[str, Item] = {
-        "mean": "mean " if many else "",
-        "data": f"    data = {first}" if sized else "",
-        "sizes": "\n".join(layout("sizes = ", call("_sizes", parens(*named)), 1)) if sized else "",
-        "inputs": parens(*named),
+        **(_of_outputs(context) if loss is None else _of_loss(context, loss)),
+        "data": "    data = {name: x[0] for name, x in batch.items()}"
+        if sized and _scans(context)
+        else "",
+        "sizes": "\n".join(
+            layout("sizes = ", call("_sizes", named("data" if _scans(context) else "batch")), 1)
+        )
+        if sized
+        else "",
+        "inputs": named("batch" if staged else "data"),
         "pass_sizes": ", sizes" if sized else "",
         "count": count(context) if staged else "",
         "leaves": parens(*(f"inputs[{places[leaf.array.name]}]" for leaf in context.again)),
-        "dtype": jax_dtype(plan.outputs[loss].tensor.dtype),
-        "loss": str(loss),
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
         "masters": "a copy of them in f32 " if masters else "",
         "keep_masters": '    state["masters"] = wide' if masters else "",
@@ -271,9 +356,11 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "masters_too": ', "masters": new' if masters else "",
     }
     marks["reduced"] = "_reduced(gradients)" if "reduced" in kinds else "gradients"
-    parts = (STAGES,) if staged else (OF_ONE, MICROBATCHES if many else ONE_BATCH)
+    parts = (STAGES,) if staged else (OF_ONE, MICROBATCHES if _scans(context) else ONE_BATCH)
     marks["body"] = "\n\n".join(fill(part, marks).strip("\n") for part in parts)
     yield fill(GRADIENTS, marks).strip("\n")
+    if loss is None:
+        return
     for kind in _KINDS:
         inward = kind.steps == "own"
         if kind.steps in kinds and kind.steps != "reduced":
@@ -289,16 +376,79 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     yield fill(STEP, marks).strip("\n")
 
 
-def training_check(context: Context) -> str:
-    """Write what the module's own check compares of a training step: its loss and its gradients."""
-    plan = context.plan
-    if not trains(plan):
-        return ""
-    many = plan.program.microbatches is not None and context.stages is None
-    stacked = "{name: jnp.stack([each[name] for each in batches]) for name in BATCH}"
-    marks: dict[str, Item] = {
-        "loss": str(loss_of(plan)),
-        "count": "2" if many else "1",
-        "batch": stacked if many else "batches[0]",
+def _of_loss(context: Context, loss: int) -> dict[str, Item]:
+    """Write what there is only where a loss gives the cotangents."""
+    many, dtype = (
+        context.plan.program.microbatches,
+        jax_dtype(context.plan.outputs[loss].tensor.dtype),
+    )
+    ones = "(count,)" if context.stages is not None else "()"
+    return {
+        "function": "loss_and_gradients",
+        "what": f"{'mean ' if many else ''}loss of a batch, and its gradients",
+        "arguments": "`parameters` and `batch` hold global arrays by their names in STATES and in BATCH.",
+        "cotangents": f'(jnp.ones({ones}, "{dtype}"),)',
+        "found": f"outputs[{loss}]",
+        "mean_found": f"jnp.mean(outputs[{loss}])",
+        "one": "loss",
+        "all": "losses",
+        "counted": "losses",
+        "mean_of_all": "jnp.mean(losses)",
+        "specs": "P()",
+        "seeds": "",
+        "seeds_of_all": ",",
+        "cast_seeds": "",
+        "specs_of_seeds": "",
     }
-    return "\n" + fill(CHECK_TRAINING, marks).strip("\n")
+
+
+def _of_outputs(context: Context) -> dict[str, Item]:
+    """Write what there is only where the caller gives the cotangents."""
+    many = context.plan.program.microbatches
+    gradients = "the means of their gradients" if many else "their gradients"
+    spec = "P(None, *spec)" if _scans(context) else "spec"
+    return {
+        "function": "outputs_and_gradients",
+        "what": f"outputs of {'all microbatches' if many else 'a batch'}, and {gradients}",
+        "arguments": "The arguments hold global arrays by their names in STATES, BATCH and SEEDS.",
+        "cotangents": "tuple(cotangents[name] for name in SEEDS)",
+        "found": "outputs",
+        "mean_found": "outputs",
+        "one": "outputs",
+        "all": "outputs",
+        "counted": "outputs[0]",
+        "mean_of_all": "outputs",
+        "specs": f"tuple({spec} for _, _, spec in OUTPUTS.values())",
+        "seeds": ", cotangents",
+        "seeds_of_all": ", cotangents",
+        "cast_seeds": "    cotangents = {\n        name: jnp.asarray(cotangents[name], dtype) for name, (_, dtype, _) in SEEDS.items()\n    }",
+        "specs_of_seeds": "        {name: spec for name, (_, _, spec) in SEEDS.items()},",
+    }
+
+
+def training_check(context: Context, combine: str, *, gradients: bool) -> list[str]:
+    """Write what the module's own check compares of a training step.
+
+    `combine` is the line that combines stacked partial outputs; `gradients` says whether they are compared too.
+    """
+    plan = context.plan
+    if not accumulates(plan):
+        return []
+    loss, scans = loss_of(plan), _scans(context)
+    stacked = "{name: jnp.stack([each[name] for each in batches]) for name in BATCH}"
+    rolled = "{name: jnp.roll(x, 1, -1) if x.ndim else x for name, x in rest.items()}"
+    divisor = "len(batches)" if scans else "1"
+    marks: dict[str, Item] = {
+        "what": "outputs" if loss is None else "loss",
+        "loss": str(loss),
+        "batches": f"[rest, {rolled}]" if scans else "[rest]",
+        "batch": stacked if scans else "batches[0]",
+        "seeds": "jnp.stack([seeds[name]] * 2)" if scans else "seeds[name]",
+        "expected": "tuple(map(jnp.stack, zip(*found, strict=True)))" if scans else "found[0]",
+        "divisor": divisor if context.stages is None else "len(cotangents[0])",
+        "combine_all": combine,
+    }
+    parts = [CHECK_TRAINING, CHECK_OUTPUTS if loss is None else CHECK_LOSS]
+    parts += [CHECK_GRADIENTS] if gradients else []
+    first, second, *last = (fill(part, marks).strip("\n") for part in parts)
+    return ["\n".join([first, second if loss is None else f"\n{second}", *last])]

@@ -3,79 +3,86 @@
 from __future__ import annotations
 
 GRADIENTS = '''
-def loss_and_gradients(mesh, parameters, batch):
-    """Give the @mean@loss of a batch, and its gradients where STATES says.
+def @function@(mesh, parameters, batch@seeds@):
+    """Give the @what@ where STATES says.
 
-    `parameters` and `batch` hold global arrays by their names in STATES and in BATCH.
+    @arguments@
     """
     parameters = {name: jnp.asarray(parameters[name], INPUTS[name][1]) for name in STATES}
     batch = {name: jnp.asarray(batch[name], dtype) for name, (_, dtype, _) in BATCH.items()}
+@cast_seeds@
 @data@
 @sizes@
 
-    def device(parameters, batch):
+    def device(parameters, batch@seeds@):
 @body@
 
     in_specs = (
         {name: INPUTS[name][2] for name in STATES},
         {name: spec for name, (_, _, spec) in BATCH.items()},
+@specs_of_seeds@
     )
-    return _on_devices(mesh, device, in_specs, (P(), STATES))(parameters, batch)
+    out_specs = (@specs@, STATES)
+    return _on_devices(mesh, device, in_specs, out_specs)(parameters, batch@seeds@)
 '''
-"""The loss and the gradients of all that a step sees."""
+"""The loss (or the outputs) and the gradients of all that a step sees."""
 
 OF_ONE = """
-        def gradients_of(data):
+        def gradients_of(data@seeds@):
             inputs = @inputs@
             outputs, saved = _forward_steps(inputs@pass_sizes@)
             leaves = @leaves@
-            cotangents = (jnp.ones((), "@dtype@"),)
+            cotangents = @cotangents@
             gradients = _backward_steps(leaves, saved, cotangents@pass_sizes@)
             wanted = @wanted@
-            return outputs[@loss@], wanted
+            return @found@, wanted
 """
 """The gradients of a batch, or of one microbatch."""
 
 MICROBATCHES = """
-        def add(total, data):
-            loss, gradients = gradients_of(data)
-            return tuple(x + y.astype(x.dtype) for x, y in zip(total, gradients, strict=True)), loss
+        def add(total, given):
+            @one@, gradients = gradients_of(*given)
+            pairs = zip(total, gradients, strict=True)
+            return tuple(x + y.astype(x.dtype) for x, y in pairs), @one@
 
-        # Each device adds up its own gradients in a wide dtype; they are reduced once, behind the scan.
-        data = {name: x[0] for name, x in batch.items()}
-        shapes = jax.eval_shape(gradients_of, data)[1]
-        zeros = tuple(
-            lax.pcast(jnp.zeros(x.shape, dtype), axes, to="varying") if axes else jnp.zeros(x.shape, dtype)
-            for x, (dtype, axes) in zip(shapes, ACCUMULATORS, strict=True)
-        )
-        total, losses = lax.scan(add, zeros, batch)
-        gradients = tuple(x / len(losses) for x in total)
-        return jnp.mean(losses), dict(zip(STATES, @reduced@, strict=True))
+        def zeros(x, dtype, axes):
+            x = jnp.zeros(x.shape, dtype)
+            return lax.pcast(x, axes, to="varying") if axes else x
+
+        # Each device adds up its own gradients in a wide dtype; they are reduced once, at the end.
+        given = (batch@seeds_of_all@)
+        first = jax.tree.map(lambda x: x[0], given)
+        shapes = jax.eval_shape(gradients_of, *first)[1]
+        start = tuple(zeros(x, *row) for x, row in zip(shapes, ACCUMULATORS, strict=True))
+        total, @all@ = lax.scan(add, start, given)
+        gradients = tuple(x / len(@counted@) for x in total)
+        return @mean_of_all@, dict(zip(STATES, @reduced@, strict=True))
 """
 """How microbatches are gone through."""
 
 STAGES = """
-        data = batch
         inputs = @inputs@
         count = @count@
-        outputs, gradients = _both_ways(inputs, (jnp.ones((count,), "@dtype@"),)@pass_sizes@)
+        cotangents = @cotangents@
+        outputs, gradients = _both_ways(inputs, cotangents@pass_sizes@)
         wanted = @wanted@
         gradients = tuple(x / count for x in wanted)
-        return jnp.mean(outputs[@loss@]), dict(zip(STATES, @reduced@, strict=True))
+        return @mean_found@, dict(zip(STATES, @reduced@, strict=True))
 """
 """How microbatches go through the stages of a pipeline."""
 
 ONE_BATCH = """
-        loss, gradients = gradients_of(batch)
-        return loss, dict(zip(STATES, @reduced@, strict=True))
+        @one@, gradients = gradients_of(batch@seeds@)
+        return @one@, dict(zip(STATES, @reduced@, strict=True))
 """
 """The same for a step of one batch."""
 
 STEP = '''
 def init_state(mesh, optimizer, parameters):
-    """Give the state that training begins with, of parameters by name: whole, or as `place` gives them.
+    """Give the state that training begins with.
 
-    It holds the parameters as INPUTS has them, @masters@and the optimizer's state.
+    `parameters` are by name, whole or as `place` gives them. The state holds them as INPUTS has
+    them, @masters@and the optimizer's state.
     `optimizer` is a GradientTransformation of optax, or has its `init` and `update`.
     """
 
@@ -95,7 +102,7 @@ def init_state(mesh, optimizer, parameters):
 
 
 def make_train_step(mesh, optimizer):
-    """Give the function (state, batch) -> (state, loss) of one step; the old state is donated to it."""
+    """Give one step, a function (state, batch) -> (state, loss); it is donated the old state."""
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state, batch):
@@ -121,7 +128,7 @@ def _wide_dtype(name):
 
 
 def _state_shardings(mesh, tree, parameters):
-    """Give the sharding of each array by a parameter's name: that of STATES, where it has its shape."""
+    """Give arrays under a parameter's name its sharding in STATES, where they have its shape."""
 
     def sharding(path, x):
         keys = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
@@ -146,26 +153,50 @@ def @name@(mesh, @argument@):
 """A change of layout of all parameters."""
 
 CHECK_TRAINING = """
-
-        # The loss and the gradients of a step, against those of the reference.
+        # The @what@ and gradients of a step, against those of the reference.
         trained = {name: x for name, x in zip(INPUTS, inputs, strict=True) if name in STATES}
         rest = {name: x for name, x in zip(INPUTS, inputs, strict=True) if name in BATCH}
-        batches = [rest, {name: jnp.roll(x, 1, -1) if x.ndim else x for name, x in rest.items()}]
-
-        def mean_loss(parameters):
-            losses = [
-                reference(*({**parameters, **each}[name] for name in INPUTS))[@loss@]
-                for each in batches[:@count@]
-            ]
-            return jnp.mean(jnp.stack(losses))
-
+        batches = @batches@
         data = @batch@
-        batches = [{name: _wide(x) for name, x in each.items()} for each in batches]
         wide = {name: _wide(x) for name, x in trained.items()}
+
+        def expect(parameters, batch):
+            given = {**parameters, **{name: _wide(x) for name, x in batch.items()}}
+            return reference(*(given[name] for name in INPUTS))
+"""
+"""What the module's own check adds for a training step."""
+
+CHECK_LOSS = """
+        def mean_loss(parameters):
+            return jnp.mean(jnp.stack([expect(parameters, each)[@loss@] for each in batches]))
+
         loss, wanted = jax.value_and_grad(mean_loss)(wide)
         got, gradients = jax.jit(loss_and_gradients, static_argnums=0)(mesh, trained, data)
         good.append(_compare("loss of a step", got, loss))
+"""
+"""What it does where there is a loss."""
+
+CHECK_OUTPUTS = """
+        def weighted(parameters):
+            found = [expect(parameters, each) for each in batches]
+            outputs = @expected@
+            rows = zip(OUTPUTS, outputs, cotangents, strict=True)
+            terms = [jnp.sum(x * _wide(seed)) for name, x, seed in rows if name in SEEDS]
+            return sum(terms) / @divisor@, outputs
+
+        seeds = dict(zip(OUTPUTS, cotangents, strict=True))
+        seeds = {name: @seeds@ for name in SEEDS}
+        (_, expected), wanted = jax.value_and_grad(weighted, has_aux=True)(wide)
+        function = jax.jit(outputs_and_gradients, static_argnums=0)
+        outputs, gradients = function(mesh, trained, data, seeds)
+@combine_all@
+        for name, got, want in zip(OUTPUTS, outputs, expected, strict=True):
+            good.append(_compare(f"{name} of a step", got, want))
+"""
+"""What it does where the caller gives cotangents."""
+
+CHECK_GRADIENTS = """
         for name, x in gradients.items():
             good.append(_compare(f"gradient of {name} in a step", x, wanted[name]))
 """
-"""What the module's own check adds for a training step."""
+"""How it compares the gradients."""

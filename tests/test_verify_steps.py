@@ -1,0 +1,135 @@
+"""verify of training steps: right ones pass, and steps that are wrong in any way do not."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+import shardlang as sl
+from shardlang.ir.plan import Plan
+from shardlang.verify.result import VerifyResult
+from shardlang.verify.runner import run_check
+
+pytestmark = pytest.mark.jax
+
+STEP = """
+mesh X=2, Y=2
+dims B=4, D=8, F=16, V=10, L=2
+dtype {dtype}
+optimizer adamw, zero 1 over X
+accumulate M=3
+input tokens: int32[B_X]
+input labels: int32[B_X]
+param E: [V_Y, D]
+param W_in: [L, D, F_Y]
+param W_out: [L, F_Y, D]
+x[B_X, D] = take_V(E, tokens)
+layers L:
+  x = x + gelu(x ·_D W_in) ·_F W_out
+logits[B_X, V_Y] = x ·_D E
+loss = mean_B(cross_entropy_V(logits, labels))
+"""
+
+STAGED = """
+mesh X=2, Z=2
+dims B=4, D=8, F=16, L=2
+dtype f32
+accumulate i=3
+optimizer adamw, zero 1 over X
+param W_in: [L_Z, D, F]
+param W_out: [L_Z, F, D]
+input x: [B_X, D]
+layers L_Z:
+  x = x + gelu(x ·_D W_in) ·_F W_out
+y[B_X, D] = tanh(x)
+"""
+
+
+def plan(text: str, dtype: str = "f32") -> Plan:
+    """Lower a program."""
+    return sl.lower(sl.parse(text.format(dtype=dtype)))
+
+
+def kinds(result: VerifyResult) -> list[str]:
+    """List what was compared beside both passes of one batch."""
+    return [f"{x.kind} {x.name}" for x in result.arrays if "step" in x.kind or "mean" in x.kind]
+
+
+def test_steps_of_both_optimizers_are_compared() -> None:
+    """The loss of each step, every parameter in the end, and the collectives; the text says so."""
+    result = run_check(plan(STEP))
+
+    assert result.ok, result.to_text()
+    for name in ("sgd", "adamw"):
+        compared = [x for x in kinds(result) if name in x]
+        assert compared == [
+            f"step 1 of {name}: loss",
+            f"step 2 of {name}: loss",
+            f"after 2 steps of {name}: E",
+            f"after 2 steps of {name}: W_in",
+            f"after 2 steps of {name}: W_out",
+        ]
+    said = result.to_text().replace("\n  ", " ")
+    assert "2 steps of sgd and of adamw were compared with jax.grad over all 3 microbatches" in said
+    functions = {x.function for x in result.collectives}
+    assert functions == {"forward", "forward_backward", "a step of sgd", "a step of adamw"}
+
+
+def test_narrow_steps_compare_collectives() -> None:
+    """In bf16 the collectives of a step are compared, and its values left to f32."""
+    result = run_check(plan(STEP, "bf16"), exact=False)
+
+    assert result.ok, result.to_text()
+    assert kinds(result) == []
+    assert {x.function for x in result.collectives} > {"a step of sgd", "a step of adamw"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        pytest.param("x / len(losses)", "x", id="a sum in place of the mean"),
+        pytest.param("return jnp.mean(losses)", "return losses[0]", id="the first loss alone"),
+        pytest.param('state["optimizer"], old)', "optimizer.init(old), old)", id="a state that is not kept"),
+        pytest.param("x + updates[name]", "x - updates[name]", id="uphill"),
+        pytest.param("parameters = _whole_of(mesh, parameters)", "parameters = old", id="no step"),
+    ],
+)  # fmt: skip
+def test_wrong_steps(right: str, wrong: str) -> None:
+    """A module whose step is wrong fails, though both passes of one batch are right."""
+    made = plan(STEP)
+    text = sl.emit_jax(made)
+    assert text.count(right) == 1
+    result = run_check(made, text=text.replace(right, wrong))
+
+    assert not result.ok, result.to_text()
+    bad = [f"{x.kind} {x.name}" for x in result.arrays if not x.ok]
+    assert set(bad) <= set(kinds(result))
+    assert bad or not all(x.ok for x in result.collectives)
+
+
+def test_without_optax_sgd_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where optax is not installed the report says what was left out."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "optax" else real(name)
+    )
+    result = run_check(plan(STEP))
+
+    assert result.ok, result.to_text()
+    assert not any("adamw" in x for x in kinds(result))
+    assert any("adamw was left out, since optax is not installed" in note for note in result.notes)
+
+
+def test_outputs_of_stages_get_given_cotangents() -> None:
+    """Where there is no loss, the means of gradients are compared where the state lies: split over stages and X."""
+    made = plan(STAGED)
+    result = run_check(made)
+
+    assert result.ok, result.to_text()
+    assert kinds(result) == ["mean gradient of W_in", "mean gradient of W_out"]
+    assert {x.devices for x in result.arrays if "mean" in x.kind} == {4}
+    text = sl.emit_jax(made)
+    right = "gradients = tuple(x / count for x in wanted)"
+    bad = run_check(made, text=text.replace(right, "gradients = wanted"))
+    assert [x.name for x in bad.arrays if not x.ok] == ["W_in", "W_out"]

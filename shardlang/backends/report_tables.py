@@ -130,9 +130,7 @@ def blocks(report: Report) -> Iterator[Block]:
         ),
         ("formula",),
         ("value",),
-        (f"{'Fits' if (report.share or 0) <= 1 else 'Does not fit'}: {fit(report)}.",)
-        if report.share is not None
-        else (),
+        tuple(_memory_notes(report)),
         wide=("formula",),
     )
     if report.plan.alternatives:
@@ -202,6 +200,35 @@ def _compute(report: Report) -> Block:
         ]
     numbers = ("FLOP", "FLOP/B", "s")
     return Block("Compute", columns, tuple(rows), ("step", "FLOPs"), numbers, wide=("step",))
+
+
+def layers_note(report: Report) -> str:
+    """Say which formulas of memory do not hold for any number of layers; nothing where all do."""
+    limits = report.exact_from if report.plan.program.blocks else {}
+    if not limits:
+        return ""
+    alone = [LABELS.get(key, key) for key in limits if key in report.alone]
+    by_count: dict[int, list[str]] = {}
+    for key, least in limits.items():
+        if key not in report.alone:
+            by_count.setdefault(least, []).append(LABELS.get(key, key))
+    said = [f"{_listed(alone)}: of this number of layers alone"] if alone else []
+    said += [
+        f"{_listed(names)}: exact from {least} layers on, for fewer an upper bound"
+        for least, names in sorted(by_count.items())
+    ]
+    return "; ".join(said)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _memory_notes(report: Report) -> Iterator[str]:
+    if said := layers_note(report):
+        yield f"{said[0].upper()}{said[1:]}."
+    if report.share is not None:
+        yield f"{'Fits' if report.share <= 1 else 'Does not fit'}: {fit(report)}."
 
 
 LONGEST = 600

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.backends.report_tables import pipeline_rows, staged
+from shardlang.backends.report_tables import layers_note, pipeline_rows, staged
 from shardlang.backends.units import amount, count, fit, si, UNITS
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
@@ -396,6 +396,8 @@ class _Printer:
                 if program.optimizer is None:
                     formula = "0 (no optimizer is named)"
             rows.append([f"{words:<13}", formula, amount(quantity, "B")])
+        if said := layers_note(self.report):
+            rows.append([f"{'layers':<13}", said, ""])
         if said := fit(self.report):
             label = "fits" if (self.report.share or 0) <= 1 else "does not fit"
             rows.append([f"{label:<13}", said, ""])

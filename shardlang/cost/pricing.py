@@ -49,6 +49,7 @@ from shardlang.ir.types import Axis, promote
 from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead, apart
+from shardlang.passes.stages import stage_sums
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward", "update")
@@ -316,6 +317,20 @@ class Pricing:
         sent, time = self.quantity(sent * times), self.quantity(time * times)
         return CollectiveCost(pass_, step, sent, time, repeats, bare)
 
+    def stage_sums(self) -> Iterator[CollectiveCost]:
+        """Price what the stages of a pipeline add up at the end, once a step: it is in no total."""
+        pipeline, many = self.plan.program.pipeline, self.plan.program.microbatches
+        if pipeline is None or not self.counting(pipeline.axes):
+            return
+        name = self.symbols.monomial
+        for each in stage_sums(self.plan, backward=bool(self.plan.backward)):
+            step = Step(AllReduce(pipeline.axes), (each.array,), each.array, "stage")
+            dims = ((each.loop, each.loop is not None), (many, each.many))
+            times = name(Monomial.of(*(d.name for d, counts in dims if counts and d is not None)))
+            found = self.collective("update", step)
+            sent, time = (self.quantity(q.formula * times) for q in (found.bytes, found.time))
+            yield replace(found, bytes=sent, time=time, exposed=None)
+
     def exposed(self, step: Step, time: Formula, n: Monomial) -> Formula:
         """Give what of a collective's time nothing hides, each time that it is done.
 
@@ -432,6 +447,7 @@ class Pricing:
             memory=holding,
             alone=found.alone,
             lying=lying,
+            ends=tuple(self.stage_sums()),
             warnings=tuple(dict.fromkeys(self.warnings)),
             slice=self.wiring.slice if self.exact or self.wiring.strands else None,
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),

@@ -98,7 +98,7 @@ class Report:
     efficiencies `named` in formulas, with axes that are `single`, as symbols, taken to have size 1, or `free`,
     with formulas for any sizes of the axes, which `varies` says to be possible. `lying` is the plan without
     axes of size 1; `alone` names the parts of memory whose formula is that of the program's own number of
-    layers alone.
+    layers alone. `ends` are the sums over a pipeline's stages at the end of a step, which are in no total.
     """
 
     plan: Plan
@@ -123,6 +123,7 @@ class Report:
     again: Callable[..., Report] | None = field(default=None, repr=False, compare=False)
     lying: Plan | None = field(default=None, repr=False, compare=False)
     alone: frozenset[str] = frozenset()
+    ends: tuple[CollectiveCost, ...] = ()
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )

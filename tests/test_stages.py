@@ -280,12 +280,11 @@ def test_the_report_prices_what_is_sent_besides(schedule: str, dtype: str) -> No
     pipeline = report.pipeline
     assert pipeline is not None
     assert pipeline.idle is not None
-    needed = sum(int(c.bytes.value or 0) for c in report.collectives if c.step.sends)
+    needed = sum(c.bytes.value or 0 for c in report.collectives if c.step.sends)
 
     assert {"5xf32" if dtype == "f32" else "5xbf16": 1, "5x4xf32": 1, "4xf32": 1} == sums
     assert ["loss", "dE", "dscale"] == [cost.tensor for cost in pipeline.sums]
     # the model `book`: an AllReduce moves its operand twice
-    assert 2 * sum(size(x) * n for x, n in sums.items()) == sum(
-        c.bytes.value for c in pipeline.sums
-    )
-    assert sent == needed + pipeline.idle.value
+    priced = sum(cost.bytes.value or 0 for cost in pipeline.sums)
+    assert 2 * sum(size(operand) * n for operand, n in sums.items()) == priced
+    assert sent == needed + (pipeline.idle.value or 0)

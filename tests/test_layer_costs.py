@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from layered import KINDS, program
 
 import shardlang as sl
-from shardlang.cost.report import Report
+from shardlang.cost.report import MEMORY, Report
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 HEAD = """
 mesh X=4, Y=2
@@ -88,3 +94,80 @@ def test_stacks_are_there_as_a_whole_while_a_loop_runs() -> None:
     found = priced(text, forward=False).memory.quantity("peak").value
 
     assert found == weights + gradients + kept + layer
+
+
+# --- Formulas for any number of layers
+
+
+def formulas(text: str, *, forward: bool = False) -> dict[int, Report]:
+    """Price a program whose layers `{L}` counts, with 1 to 6 of them."""
+    return {
+        count: priced(text.replace("{L}", str(count)), forward=forward) for count in range(1, 7)
+    }
+
+
+def check_formulas(reports: dict[int, Report]) -> None:
+    """Each report's formulas give what the others say, but where the report says from how many layers on."""
+    limits = reports[6].exact_from
+    for count, other in reports.items():
+        assert other.alone == {key for key, least in limits.items() if count < least}
+        for key in MEMORY:
+            true = other.memory.quantity(key).value
+            assert true is not None
+            for own, report in reports.items():
+                found = report.memory.quantity(key).formula.value(other.known)
+                assert found is not None
+                if count >= limits.get(key, 1) and own >= limits.get(key, 1):
+                    assert found == true, (key, own, count)
+                elif own >= limits.get(key, 1):
+                    assert found >= true, (key, own, count)
+
+
+@pytest.mark.parametrize("forward", [False, True])
+@pytest.mark.parametrize("name", ["transformer", "pipeline"])
+def test_formulas_of_examples_hold_for_any_number_of_layers(name: str, forward: bool) -> None:
+    """What is printed for L layers is what a program with another L takes, or the report says where not."""
+    text = (EXAMPLES / f"{name}.shd").read_text("utf-8")
+    stages = 4 if name == "pipeline" else 1
+    reports = {
+        count: priced(re.sub(r"\bL=\d+", f"L={count * stages}", text), forward=forward)
+        for count in range(1, 7)
+    }
+
+    check_formulas(reports)
+    if name == "transformer":
+        assert reports[1].exact_from == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_formulas_hold_for_any_number_of_layers(kind: str, seed: int) -> None:
+    """Random programs: activations of a training step always, peaks where the report says so."""
+    reports = formulas(program(kind, seed, "L={L}"))
+
+    check_formulas(reports)
+    assert "activations" not in reports[6].exact_from
+
+
+def test_activations_of_few_layers_are_in_proportion_to_them() -> None:
+    """By hand: a layer keeps x, what relu is of and h, 2BD + 4BF bytes; the line behind reads the last x."""
+    body = "  h[B, F] = relu(x ·_D W_in[D, F])\n  x = x + h ·_F W_out[F, D]\n"
+    text = "input x: [B, D]\nlayers L={L}:\n" + body + "Out[B, E] = x ·_D W_end[D, E]\n"
+    for count, report in formulas(text).items():
+        assert str(report.memory.quantity("activations")) == "2*B*D + 2*B*D*L + 4*B*F*L", count
+
+
+def test_a_formula_that_needs_two_layers_says_so() -> None:
+    """In text and JSON; what holds for one layer alone does not pass for more."""
+    reports = formulas(program("norm", 0, "L={L}"))
+
+    assert {"gathered_peak", "total"} <= set(reports[6].exact_from)
+    for count, report in reports.items():
+        limits = report.to_dict()["layers"]
+        said = next(x for x in report.to_text(200).splitlines() if x.startswith("  layers "))
+        assert limits == {
+            "exact_from": dict(report.exact_from),
+            "alone": sorted(report.exact_from) if count == 1 else [],
+        }
+        assert ("of this number of layers alone" in said) == (count == 1)
+        assert ("exact from 2 layers on, for fewer an upper bound" in said) == (count > 1)

@@ -12,12 +12,14 @@ from pathlib import Path
 import plans
 import pytest
 
+import shardlang as sl
 from shardlang.backends.report_latex import condition, escape, symbol
 from shardlang.backends.report_text import wrap
 from shardlang.backends.units import si
 from shardlang.cost.report import cost, HBM, MEMORY, Report, TOTALS
 from shardlang.ir.plan import Alternative
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 SIZES = {"B": 48_000, "D": 8192, "F": 32768}
 
 
@@ -296,3 +298,23 @@ def test_wrapping_loses_nothing():
 
     assert all(len(line) <= 20 for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("name", ["transformer", "moe", "pipeline", "train_mlp"])
+def test_a_report_of_a_model_breaks_no_word(name: str, bare: bool, width: int) -> None:
+    """No line is too long or ends in an operator, and no label, product or sum in brackets is broken."""
+    text = (EXAMPLES / f"{name}.shd").read_text("utf-8")
+    if bare:
+        text = "\n".join(x for x in text.splitlines() if not x.startswith("hardware"))
+    report = cost(sl.lower(sl.parse(text)))
+    lines = report.to_text(width).splitlines()
+    words = {word.strip(",()") for line in lines for word in line.split()}
+
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if line.endswith((" +", " -", " >", "*", "/", "_", "(M_X"))]
+    for each in report.collectives:
+        assert {each.move, each.tensor} <= words
+        products = re.split(r" [-+] |Max\(|, ", str(each.bytes))
+        assert {product.strip("()") for product in products} <= words

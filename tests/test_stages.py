@@ -13,6 +13,7 @@ import pytest
 import shardlang as sl
 from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.pipelines.simulate import simulate
+from shardlang.verify.collectives import lowered
 from shardlang.verify.runner import run_check
 
 MODEL = """
@@ -243,3 +244,46 @@ def test_layers_that_stages_do_not_divide() -> None:
         sl.emit_jax(plan, {"L": 5})
 
     assert "SH601" == caught.value.diagnostics[0].code
+
+
+# ---- What the cost report says of the emitted code ------------------------------------------------
+
+WIDTHS = {"f32": 4, "bf16": 2}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "dtype"), [("gpipe", "f32"), ("1f1b", "f32"), ("1f1b", "bf16")]
+)
+def test_the_report_prices_what_is_sent_besides(schedule: str, dtype: str) -> None:
+    """In the StableHLO of a step: sums over the stages alone, and Permutes between them in all ticks."""
+    text = MODEL.replace("1f1b", schedule).replace("dtype f32", f"dtype {dtype}")
+    report = sl.cost(sl.lower(sl.parse(text)))
+    _, module = emitted(text)
+    weights = {n: jnp.zeros(shape, kind) for n, (shape, kind, _) in module.INPUTS.items()}
+    weights = {name: weights[name] for name in module.STATES}
+    batch = {name: np.zeros(shape, "int32") for name, (shape, *_) in module.BATCH.items()}
+    step = jax.jit(module.loss_and_gradients, static_argnums=0)
+    found = lowered(step.lower(module.make_mesh(), weights, batch).compiler_ir("stablehlo"))
+
+    def size(operand: str) -> int:
+        *dims, kind = operand.split("x")
+        return int(np.prod([int(n) for n in dims], dtype=int)) * WIDTHS[kind]
+
+    # X=2, Y=2, Z=2: the devices along Z are neighbours
+    along = tuple((i, i + 1) for i in range(0, 8, 2))
+    reduced = {seen: n for seen, n in found.items() if seen.kind == "all_reduce"}
+    sums = {seen.operand: n for seen, n in reduced.items() if seen.groups == along}
+    sent = sum(
+        size(seen.operand) * n for seen, n in found.items() if seen.kind == "collective_permute"
+    )
+    pipeline = report.pipeline
+    assert pipeline is not None
+    assert pipeline.idle is not None
+    needed = sum(c.bytes.value or 0 for c in report.collectives if c.step.sends)
+
+    assert {"5xf32" if dtype == "f32" else "5xbf16": 1, "5x4xf32": 1, "4xf32": 1} == sums
+    assert ["loss", "dE", "dscale"] == [cost.tensor for cost in pipeline.sums]
+    # the model `book`: an AllReduce moves its operand twice
+    priced = sum(cost.bytes.value or 0 for cost in pipeline.sums)
+    assert 2 * sum(size(operand) * n for operand, n in sums.items()) == priced
+    assert sent == needed + (pipeline.idle.value or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from shardlang.backends.units import amount, count, fit, UNITS
 from shardlang.cost.bound import Condition
@@ -130,9 +131,7 @@ def blocks(report: Report) -> Iterator[Block]:
         ),
         ("formula",),
         ("value",),
-        (f"{'Fits' if (report.share or 0) <= 1 else 'Does not fit'}: {fit(report)}.",)
-        if report.share is not None
-        else (),
+        tuple(_memory_notes(report)),
         wide=("formula",),
     )
     if report.plan.alternatives:
@@ -170,6 +169,38 @@ def pipeline_rows(found: PipelineCost) -> Iterator[tuple[str, str, str]]:
     for key, quantity in found.times.items():
         text = f"{LABELS[key]}/(1 - bubble)"
         yield LABELS[key], text, amount(quantity, "s")
+    yield from _beside(found)
+
+
+def _beside(found: PipelineCost) -> Iterator[tuple[str, str, str]]:
+    """Give what a pipeline's totals leave out, and whose lines outside of the layers are."""
+    axes = "".join(axis.name for axis in found.pipeline.axes)
+    if found.sums:
+        sent, time = (
+            Quantity(Formula.sum(q.formula for q in each), _sum(q.value for q in each))
+            for each in ([c.bytes for c in found.sums], [c.time for c in found.sums])
+        )
+        names = ", ".join(cost.tensor for cost in found.sums)
+        text = (
+            f"{sent} bytes: AllReduce_{axes} of {names} once a step, behind the ticks, in no total"
+        )
+        yield "at the end", text, amount(sent, "B")
+        yield "", f"{time} seconds", amount(time, "s")
+    if found.idle is not None:
+        text = f"{found.idle} bytes: Permutes of an emitted module that carry nothing, in no total"
+        yield "idle ticks", text, amount(found.idle, "B")
+    sides = [
+        *(["every stage computes the lines before the layers"] if found.before else []),
+        *(["the last stage alone those behind them"] if found.before and found.behind else []),
+        *(["the last stage alone computes the lines behind the layers"] if found.behind else []),
+    ]
+    if sides:
+        yield "counted", f"{' and '.join(sides[:2])}: all of them are in the totals", ""
+
+
+def _sum(values: Iterator[Fraction | None]) -> Fraction | None:
+    known = list(values)
+    return None if None in known else sum((x for x in known if x is not None), Fraction(0))
 
 
 def _times(cost: CollectiveCost) -> str:
@@ -202,6 +233,35 @@ def _compute(report: Report) -> Block:
         ]
     numbers = ("FLOP", "FLOP/B", "s")
     return Block("Compute", columns, tuple(rows), ("step", "FLOPs"), numbers, wide=("step",))
+
+
+def layers_note(report: Report) -> str:
+    """Say which formulas of memory do not hold for any number of layers; nothing where all do."""
+    limits = report.exact_from if report.plan.program.blocks else {}
+    if not limits:
+        return ""
+    alone = [LABELS.get(key, key) for key in limits if key in report.alone]
+    by_count: dict[int, list[str]] = {}
+    for key, least in limits.items():
+        if key not in report.alone:
+            by_count.setdefault(least, []).append(LABELS.get(key, key))
+    said = [f"{_listed(alone)}: of this number of layers alone"] if alone else []
+    said += [
+        f"{_listed(names)}: exact from {least} layers on, for fewer an upper bound"
+        for least, names in sorted(by_count.items())
+    ]
+    return "; ".join(said)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _memory_notes(report: Report) -> Iterator[str]:
+    if said := layers_note(report):
+        yield f"{said[0].upper()}{said[1:]}."
+    if report.share is not None:
+        yield f"{'Fits' if report.share <= 1 else 'Does not fit'}: {fit(report)}."
 
 
 LONGEST = 600

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shardlang.backends.report_tables import pipeline_rows, staged
+from shardlang.backends.report_tables import layers_note, pipeline_rows, staged
 from shardlang.backends.units import amount, count, fit, si, UNITS
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import LATENCIES
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from shardlang.cost.schedule import Timeline
 
 NO_BREAK = "\u00a0"
+
+OPERATOR = re.compile(r"(?<=[\w)]) ([-+<>]) (?=[\w(])")
+"""An operator between two terms."""
+
+SUM = re.compile(r"\([^() ]+(?: [-+] [^() ]+)+\)")
+"""A sum in brackets."""
 
 INSIDE = re.compile(r", (?=[^][]*\])")
 """A comma inside of a tensor's brackets."""
@@ -58,14 +64,21 @@ MEMORY_LABELS = {
 def render(report: Report, width: int = 80, *, color: bool = False) -> str:
     """Print a report in `width` columns, with ANSI colors if asked."""
     printer = _Printer(report, max(width, 40), color)
-    return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in printer.lines()) + "\n"
+    return "\n".join(line.rstrip() for line in printer.lines()) + "\n"
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break a formula or a sentence at its spaces, and what has none at its operators."""
+    """Break a formula or a sentence at its spaces, and what has none at its operators.
+
+    A line begins with the operator of the sum that it goes on with, and a short sum in brackets stays whole.
+    """
+
+    def together(found: re.Match[str]) -> str:
+        return found[0].replace(" ", NO_BREAK) if len(found[0]) <= width // 2 else found[0]
+
     lines: list[str] = []
     line = ""
-    for long in text.split(" "):
+    for long in OPERATOR.sub(rf" \1{NO_BREAK}", SUM.sub(together, text)).split(" "):
         word = long
         while len(word) > width:
             if line:
@@ -80,7 +93,8 @@ def wrap(text: str, width: int) -> list[str]:
             line = word
         else:
             line = f"{line} {word}" if line else word
-    return [*lines, line] if line or not lines else lines
+    lines += [line] if line or not lines else []
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def table(
@@ -223,9 +237,29 @@ class _Printer:
                 for cost in costs
             ),
         ]
-        if all(cost.time.value is None for cost in costs):
+        open_ = all(cost.time.value is None for cost in costs)
+        if open_:
             rows[0][5] = "seconds"
-        yield from table(rows, self.width, (4,))
+        needed = sum(max(map(len, column)) + GAP for column in zip(*rows, strict=True)) - GAP
+        if open_ and needed > self.width:
+            yield from self.one_by_one(costs)
+        else:
+            yield from table(rows, self.width, (4,))
+
+    def one_by_one(self, costs: Sequence[CollectiveCost]) -> Iterator[str]:
+        """Show collectives whose formulas do not fit beside each other: each with its formulas below."""
+        pass_ = ""
+        for cost in costs:
+            shown = cost.pass_ if cost.pass_ != pass_ else ""
+            pass_ = cost.pass_
+            name = f"{cost.move} {cost.tensor}{_times(cost)}".replace(NO_BREAK, " ")
+            yield f"{'*' if cost.step.critical else ' '} {shown:<8}  {name}"
+            value = amount(cost.bytes, "B").replace(" ", NO_BREAK)
+            exposed = f", exposed: {self.exposed(cost)}" if self.exposed(cost) else ""
+            sent = f"{cost.bytes} bytes" + (f" = {value}" if value else "")
+            for text in (sent, f"{cost.time} seconds{exposed}"):
+                for number, line in enumerate(wrap(text, self.width - 16)):
+                    yield f"{'':<14}{'  ' if number else ''}{line}"
 
     def exposed(self, cost: CollectiveCost) -> str:
         """Say what of a collective's time nothing hides; a long formula is in JSON alone."""
@@ -396,6 +430,8 @@ class _Printer:
                 if program.optimizer is None:
                     formula = "0 (no optimizer is named)"
             rows.append([f"{words:<13}", formula, amount(quantity, "B")])
+        if said := layers_note(self.report):
+            rows.append([f"{'layers':<13}", said, ""])
         if said := fit(self.report):
             label = "fits" if (self.report.share or 0) <= 1 else "does not fit"
             rows.append([f"{label:<13}", said, ""])
@@ -431,6 +467,7 @@ def _times(cost: CollectiveCost) -> str:
         if loop is None or loop.pipeline is None
         else f"/{'/'.join(map(str, loop.pipeline.axes))}"
     )
-    return "".join(
+    counted = "".join(
         f" × {dim}{stages if loop is not None and dim == loop.dim else ''}" for dim in cost.repeats
     )
+    return f" {counted[1:].replace(' ', NO_BREAK)}" if counted else ""

@@ -32,8 +32,8 @@ from shardlang.ir.plan import Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 
-Bits = Mapping[Powers, int]
-"""What is alive: bits, which are whole, by the product of sizes that they are times."""
+Bits = Mapping[Powers, int | Fraction]
+"""What is alive, in bits or in bytes, by the product of sizes that they are times."""
 
 FULL = 24
 """So many moments are kept before those between others are looked for."""
@@ -231,9 +231,9 @@ class _Front:
 
     def keep(self, total: Bits) -> None:
         """Take note of a moment, unless one that is known takes at least as much of everything."""
-        if any(_exceeds(other, total) for other in reversed(self.kept)):
+        if any(exceeds(other, total) for other in reversed(self.kept)):
             return
-        self.kept = [other for other in self.kept if not _exceeds(total, other)]
+        self.kept = [other for other in self.kept if not exceeds(total, other)]
         self.kept.append(dict(total))
         if len(self.kept) > self.full:
             self.thin()
@@ -253,7 +253,7 @@ class _Front:
                 reach = min(at, len(self.kept) - 1 - at, REACH)
                 middle = self.kept[at]
                 if any(
-                    _between(self.kept[at - step], middle, self.kept[at + step])
+                    between(self.kept[at - step], middle, self.kept[at + step])
                     for step in range(1, reach + 1)
                 ):
                     del self.kept[at]
@@ -261,11 +261,12 @@ class _Front:
                     at += 1
 
 
-def _exceeds(one: Bits, other: Bits) -> bool:
+def exceeds(one: Bits, other: Bits) -> bool:
+    """Say whether one moment takes at least as much of everything as another."""
     return all(other.get(powers, 0) <= one.get(powers, 0) for powers in {**one, **other})
 
 
-def _between(one: Bits, middle: Bits, other: Bits) -> bool:
+def between(one: Bits, middle: Bits, other: Bits) -> bool:
     """Say whether some mixture of two takes at least as much of everything as a third."""
     low, high = Fraction(0), Fraction(1)  # the share of the first
     for powers in {**one, **middle, **other}:

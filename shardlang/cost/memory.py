@@ -49,9 +49,10 @@ from shardlang.ir.ops import (
     RingAttention,
 )
 from shardlang.ir.plan import Plan, Step
-from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Layout
+from shardlang.passes.live import runs
+from shardlang.passes.overlap import ahead
 from shardlang.passes.unroll import unroll_plan, Unrolled
 
 
@@ -156,9 +157,9 @@ def _is_another_name(step: Step) -> bool:
 class Layers:
     """A plan with no blocks that takes the memory of one with blocks: with its first and last layers.
 
-    A block of more than `SHOWN` layers, or of a number that is not known, is written out as that many
-    and one that stands for all the others between them. `counts` says of the values of that one how
-    many there are. Of a pipeline the layers are those of one stage; `flight` says how many microbatches
+    A block is written out as `SHOWN` layers and one that stands for all the others between them, whatever their
+    number; `counts` says of the values of that one how many there are. Blocks of few layers can be written out
+    as they are. Of a pipeline the layers are those of one stage; `flight` says how many microbatches
     are in flight, and `behind` names the values of lines behind the layers. `blocks` has the number of the
     block of each value that is one a layer, by its name.
     """
@@ -170,16 +171,14 @@ class Layers:
     blocks: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
-    def of(plan: Plan, *, any_size: bool = False) -> Layers:
-        """Write the blocks of a plan out; with `any_size` as if no number of layers were known."""
+    def of(plan: Plan, few: Mapping[int, int] | None = None) -> Layers:
+        """Write the blocks of a plan out: those in `few` (`few_layers`, if it is None) with so many layers."""
         blocks = {block.number: block for block in plan.program.blocks}
         if not blocks:
             return Layers(_buffered(plan), {})
-        short = () if any_size else short_blocks(plan)
-        sizes = {
-            b.number: own_layers(plan, b) if b in short else SHOWN + 1 for b in blocks.values()
-        }
-        long = {number for number, block in blocks.items() if block not in short}
+        few = few_layers(plan, plan.program.sizes.known) if few is None else few
+        sizes = {number: few.get(number, SHOWN + 1) for number in blocks}
+        long = set(blocks).difference(few)
         found = unroll_plan(plan, sizes)
         counts = {
             name: Formula.of(blocks[number].layers, Monomial(Fraction(-SHOWN)))
@@ -276,16 +275,25 @@ def _rounds(step: Step, op: RingAttention) -> Iterator[Step]:
     yield replace(step, op=Einsum(op.summed), inputs=(*step.inputs, *around, *local))
 
 
-def short_blocks(plan: Plan) -> tuple[Block, ...]:
-    """Give the blocks of at most `SHOWN` layers, which are written out as they are."""
-    return tuple(b for b in plan.program.blocks if 1 <= own_layers(plan, b) <= SHOWN)
+def few_layers(
+    plan: Plan, known: Mapping[str, Fraction | int] | None, given: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """Count the layers that a device goes through in each block that has fewer than `SHOWN`, by its number.
 
-
-def own_layers(plan: Plan, block: Block) -> int:
-    """Count the layers that a device goes through, all or those of its stage; 0 where that is not known."""
-    sizes = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}
-    count = Formula.of(block.layers).value(sizes)
-    return 0 if count is None else int(count)
+    They are all of a block's or those of a stage, at the sizes that are `known`, or as many as `given`. A block
+    whose layers gather ahead is never one of few: its last layer gathers once more, for nobody.
+    """
+    bodies = (run for steps in (plan.forward, plan.backward) for run in runs(steps))
+    early = {
+        block.number for block, run in bodies if block is not None and ahead(plan.program, run)
+    }
+    sizes = {name: Fraction(size) for name, size in (known or {}).items()}
+    found: dict[int, int] = {}
+    for block in plan.program.blocks:
+        count = (given or {}).get(block.number) or Formula.of(block.layers).value(sizes)
+        if count is not None and count in range(1, SHOWN) and block.number not in early:
+            found[block.number] = int(count)
+    return found
 
 
 def _behind(plan: Plan, found: Unrolled) -> frozenset[str]:
@@ -312,7 +320,7 @@ def _product(left: Formula, right: Formula) -> Formula:
 
 
 SHOWN = 4
-"""How many layers of a long block are looked at one by one: the first two and the last two.
+"""How many layers of a block are looked at one by one: the first two and the last two.
 
 What is held while a layer runs changes evenly from one to the next, so that it is largest in one of
 these: inputs of layers to come become fewer, outputs of layers that have run more.
@@ -404,8 +412,8 @@ def peak(
 def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     """Add up the memory of one device, in the plan's own names.
 
-    `layers` are the plan's, where they are at hand. With few layers the formulas rest on how many they are,
-    but for those of `any_size`: they then hold for any number, and may be too large for fewer than four layers.
+    `layers` are the plan's, where they are at hand: `shardlang.cost.few_layers` says for how many layers the
+    formulas hold.
     """
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
     times = {leaf.array.tensor: leaf.held for leaf in weights}

@@ -14,7 +14,7 @@ from typing import Any, TYPE_CHECKING
 
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.in_flight import in_flight
-from shardlang.cost.quantities import Quantity
+from shardlang.cost.quantities import CollectiveCost, Quantity
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Pipeline
 from shardlang.ir.size import Monomial
@@ -32,7 +32,9 @@ TIMES = ("t_math", "t_overlapped", "t_serial")
 class PipelineCost:
     """A pipeline's figures: `share` of a step in which a stage waits, `held` microbatches in flight on it.
 
-    `times` are those of a whole step, with the bubble.
+    `times` are those of a whole step, with the bubble. In no total are `sums`, what the stages add up at the end of
+    a step, and `idle`, the bytes of Permutes that an emitted module sends in ticks in which a stage has nothing to
+    send; None where no module is emitted. `before` and `behind` say whether there are lines on that side of the layers.
     """
 
     pipeline: Pipeline
@@ -42,6 +44,10 @@ class PipelineCost:
     share: Quantity
     held: Quantity
     times: Mapping[str, Quantity]
+    sums: tuple[CollectiveCost, ...] = ()
+    idle: Quantity | None = None
+    before: bool = False
+    behind: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as JSON."""
@@ -64,6 +70,22 @@ class PipelineCost:
                 }
                 for key, q in self.times.items()
             },
+            "sums": [
+                {
+                    "op": cost.op,
+                    "tensor": cost.tensor,
+                    "axes": list(cost.axes),
+                    "bytes": {"formula": str(cost.bytes.formula), "value": cost.bytes.number},
+                    "time": {
+                        "formula": str(cost.time.formula),
+                        "seconds": None if cost.time.number is None else float(cost.time.number),
+                    },
+                }
+                for cost in self.sums
+            ],
+            "idle_bytes": None
+            if self.idle is None
+            else {"formula": str(self.idle.formula), "value": self.idle.number},
         }
 
 
@@ -93,7 +115,39 @@ def pipeline_of(report: Report) -> PipelineCost | None:
         report.quantity(share),
         report.quantity(in_flight(row, pipeline, stages, microbatches, report.known, 0)),
         {key: report.quantity(report.total.quantity(key).formula * factor) for key in TIMES},
+        report.ends,
+        _idle_ticks(report, stages, microbatches),
+        *_outside(report.plan),
     )
+
+
+LOCKSTEP: Mapping[str, int] = {"gpipe": 1, "1f1b": 2}
+"""The schedules that are emitted, and in how many ticks a piece of work and a stage their passes send each way.
+
+A step has so many times (m + p - 1) ticks that send one way: in gpipe those of one pass, in 1f1b those of both.
+"""
+
+
+def _idle_ticks(report: Report, stages: Monomial, microbatches: Monomial) -> Quantity | None:
+    """Give the bytes of Permutes in ticks in which there is nothing to send: of each, what its m do not need."""
+    ticks = LOCKSTEP.get(
+        report.plan.program.pipeline.schedule if report.plan.program.pipeline else ""
+    )
+    if ticks is None:
+        return None
+    ticks = ticks if report.plan.backward else 1
+    sent = Formula.sum(cost.bytes.formula for cost in report.collectives if cost.step.sends)
+    one = sent / microbatches
+    more = (stages * ticks, microbatches * (ticks - 1), Monomial() * -ticks)
+    parts = (one * Monomial(abs(x.coefficient), x.powers) for x in more if x.coefficient > 0)
+    less = Formula.of(*(term * Fraction(-ticks) for term in one.terms))
+    return report.quantity(Formula.sum((*parts, less)))
+
+
+def _outside(plan: Plan) -> tuple[bool, bool]:
+    """Say whether a program has lines before its layers on stages, and behind them."""
+    places = [place for place, step in enumerate(plan.forward) if _staged(step)]
+    return places[0] > 0, places[-1] < len(plan.forward) - 1
 
 
 def _idle(row: Schedule, chunks: int) -> tuple[Fraction, Fraction]:

@@ -16,12 +16,12 @@ from typing import cast
 
 from shardlang.cost.bound import batch_of, compute_bound
 from shardlang.cost.errors import BadEfficiency
+from shardlang.cost.few_layers import held
 from shardlang.cost.flops import counts, flops, multiplied
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.hardware import slice_place
-from shardlang.cost.liveness import peak
 from shardlang.cost.local import local_bytes
-from shardlang.cost.memory import Layers, memory, MemoryFormulas, OPTIMIZERS, short_blocks
+from shardlang.cost.memory import few_layers, Layers, MemoryFormulas, OPTIMIZERS
 from shardlang.cost.models import LATENCIES, Model, Moved, Price, price
 from shardlang.cost.network import Network, wire, Wiring
 from shardlang.cost.quantities import (
@@ -50,6 +50,7 @@ from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead, apart
+from shardlang.passes.stages import stage_sums
 from shardlang.source import Source, Span
 
 SECTIONS: tuple[Pass, ...] = ("forward", "backward", "update")
@@ -317,6 +318,20 @@ class Pricing:
         sent, time = self.quantity(sent * times), self.quantity(time * times)
         return CollectiveCost(pass_, step, sent, time, repeats, bare)
 
+    def stage_sums(self) -> Iterator[CollectiveCost]:
+        """Price what the stages of a pipeline add up at the end, once a step: it is in no total."""
+        pipeline, many = self.plan.program.pipeline, self.plan.program.microbatches
+        if pipeline is None or not self.counting(pipeline.axes):
+            return
+        name = self.symbols.monomial
+        for each in stage_sums(self.plan, backward=bool(self.plan.backward)):
+            step = Step(AllReduce(pipeline.axes), (each.array,), each.array, "stage")
+            dims = ((each.loop, each.loop is not None), (many, each.many))
+            times = name(Monomial.of(*(d.name for d, counts in dims if counts and d is not None)))
+            found = self.collective("update", step)
+            sent, time = (self.quantity(q.formula * times) for q in (found.bytes, found.time))
+            yield replace(found, bytes=sent, time=time, exposed=None)
+
     def exposed(self, step: Step, time: Formula, n: Monomial) -> Formula:
         """Give what of a collective's time nothing hides, each time that it is done.
 
@@ -378,12 +393,13 @@ class Pricing:
         passes = passes_of(self.plan)
         groups = {name: self.groups(collectives, name) for name in passes}
         batch = batch_of(self.plan, self.symbols)
-        any_size = self.any_size or self.resized()
         lying = self.lying()
-        layers = Layers.of(lying, any_size=any_size)
-        own = memory(lying, layers)
+        layers = Layers.of(lying, {})
+        sizes = {} if self.any_size else self._own_sizes()
+        found = held(lying, sizes, layers)
+        own = found.parts
         load = self.named(own.parameters + own.caches) / self.symbols.rate("W_hbm")
-        flow = Layers.of(apart(lying), any_size=any_size) if self.plan.has_rings else layers
+        flow = Layers.of(apart(lying), {}) if self.plan.has_rings else layers
         least = {name: self.least(flow, own, name) for name in SECTIONS}
         totals: dict[str, Totals] = {}
         for name in passes:
@@ -411,10 +427,11 @@ class Pricing:
             }
             condition = compute_bound(work, comms, self.symbols, batch, self.ones, self.known)
             totals[name] = Totals({k: self.quantity(f) for k, f in formulas.items()}, condition)
-        alive = peak(layers, own)
-        parts = {**own.parts, "peak": alive}
-        held = Memory({key: self.quantity(self.named(each)) for key, each in parts.items()})
-        self.check(totals, held)
+        holding = Memory(
+            {key: self.quantity(self.named(each)) for key, each in found.formulas.items()}
+        )
+        self.check(totals, holding)
+        short = self.short(few_layers(lying, sizes) if found.alone else ())
         return Report(
             plan=self.plan,
             hardware=self.hardware,
@@ -428,13 +445,16 @@ class Pricing:
             collectives=tuple(collectives),
             compute=tuple(compute),
             totals=totals,
-            memory=held,
+            memory=holding,
+            alone=found.alone,
+            lying=lying,
+            ends=tuple(self.stage_sums()),
             warnings=tuple(dict.fromkeys(self.warnings)),
             slice=self.wiring.slice if self.exact or self.wiring.strands else None,
             notes=tuple(self.notes(totals["total"].quantity("t_comms").formula.names)),
-            fixed=self.fixed(),
+            fixed=self.fixed() | short,
             exact=self.exact,
-            varies=bool(self.wiring.inside or self.short()),
+            varies=bool(self.wiring.inside or short),
             again=self.again,
             groups=groups,
         )
@@ -592,27 +612,20 @@ class Pricing:
             yield "AllReduces add up in the chips; --set in_network=1 lets a node's switch add up"
 
     def fixed(self) -> frozenset[str]:
-        """Give the axes and layers, as symbols, whose sizes the formulas rest on."""
-        found = self.short()
-        if self.exact or self.wiring.strands:
-            found |= {self.symbols.of[axis.name] for axis in self.wiring.fixed}
-        return found
-
-    def resized(self) -> bool:
-        """Say whether a block has another number of layers than in the program."""
-        sizes = self.plan.program.sizes.known
-        symbols = {b.dim.name: self.symbols.of.get(b.dim.name) for b in self.plan.program.blocks}
-        return any(
-            name in sizes and symbol is not None and self.known.get(symbol) != sizes[name]
-            for name, symbol in symbols.items()
-        )
-
-    def short(self) -> frozenset[str]:
-        """Give what counts the layers of blocks of so few that memory rests on how many they are."""
-        if self.any_size:
+        """Give the axes, as symbols, whose sizes the formulas rest on."""
+        if not self.exact and not self.wiring.strands:
             return frozenset()
-        names = (block.dim.name for block in short_blocks(self.plan))
-        return frozenset(self.symbols.of[name] for name in names if name in self.symbols.of)
+        return frozenset(self.symbols.of[axis.name] for axis in self.wiring.fixed)
+
+    def _own_sizes(self) -> dict[str, Fraction]:
+        """Give what is known of the dims and axes, by their own names."""
+        of = self.symbols.of.items()
+        return {name: self.known[symbol] for name, symbol in of if symbol in self.known}
+
+    def short(self, few: Collection[int]) -> frozenset[str]:
+        """Give what counts the layers of blocks, by their numbers, whose own number memory rests on."""
+        blocks = (block for block in self.plan.program.blocks if block.number in few)
+        return frozenset(self.symbols.of[block.dim.name] for block in blocks)
 
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""

@@ -96,7 +96,9 @@ class Report:
     and its latency. With `hbm` no contraction takes less than its reads and writes; `capacity` is the
     size of a device's memory in bytes, where it is known. `again` prices the plan once more: with
     efficiencies `named` in formulas, with axes that are `single`, as symbols, taken to have size 1, or `free`,
-    with formulas for any sizes of the axes, which `varies` says to be possible.
+    with formulas for any sizes of the axes, which `varies` says to be possible. `lying` is the plan without
+    axes of size 1; `alone` names the parts of memory whose formula is that of the program's own number of
+    layers alone. `ends` are the sums over a pipeline's stages at the end of a step, which are in no total.
     """
 
     plan: Plan
@@ -119,6 +121,9 @@ class Report:
     capacity: Fraction | None = None
     varies: bool = False
     again: Callable[..., Report] | None = field(default=None, repr=False, compare=False)
+    lying: Plan | None = field(default=None, repr=False, compare=False)
+    alone: frozenset[str] = frozenset()
+    ends: tuple[CollectiveCost, ...] = ()
     groups: Mapping[str, Mapping[tuple[str, ...], tuple[Formula, Formula]]] = field(
         default_factory=dict[str, "Mapping[tuple[str, ...], tuple[Formula, Formula]]"], repr=False
     )
@@ -149,6 +154,16 @@ class Report:
         from shardlang.cost.pipeline import pipeline_of  # noqa: PLC0415  (it reads reports)
 
         return pipeline_of(self)
+
+    @property
+    def exact_from(self) -> Mapping[str, int]:
+        """The parts of memory whose formula is exact from so many layers on, and an upper bound for fewer.
+
+        Those in `alone` have another formula.
+        """
+        from shardlang.cost.few_layers import exact_from  # noqa: PLC0415  (when asked for)
+
+        return exact_from(self.lying or self.plan)
 
     @property
     def compute_bound(self) -> Mapping[str, Condition]:
@@ -253,6 +268,7 @@ class Report:
             },
             "compute_bound": {name: str(value) for name, value in self.compute_bound.items()},
             "memory": {key: _entry(self.memory.quantity(key)) for key in MEMORY},
+            **self._layers(),
             "fits": {
                 "hbm": Quantity(Formula(), self.capacity).number,
                 "share": self.share,
@@ -268,6 +284,11 @@ class Report:
             **self._network(),
             **({} if self.pipeline is None else {"pipeline": self.pipeline.to_dict()}),
         }
+
+    def _layers(self) -> dict[str, Any]:
+        """Give what JSON says of formulas of memory that do not hold for any number of layers."""
+        limits = {} if not self.plan.program.blocks else dict(self.exact_from)
+        return {"layers": {"exact_from": limits, "alone": sorted(self.alone)}} if limits else {}
 
     def _network(self) -> dict[str, Any]:
         """Give what JSON says of the network; `book` without a slice knows of none."""

@@ -338,8 +338,21 @@ def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool
 def book_ways(problem: Problem, book: Plan) -> dict[int, int]:
     """Give the ways that the book plan does its operations in, where it has those operations."""
     steps = {(section, step.output.name): step for section, step in book.steps() if step.is_compute}
+    handed = {
+        (section, step.loop.number, carry.entry): carry.layout
+        for section, step in book.steps()
+        if step.loop is not None
+        for carry in step.loop.carries
+    }
     found: dict[int, int] = {}
     for index, operation in enumerate(problem.operations):
+        if operation.chooses and operation.region is not None and operation.slots:
+            space = problem.values[problem.slots[operation.slots[0]].value].graph.space
+            layout = handed.get((operation.section, operation.region, operation.result))
+            codes = [way.result for way in operation.ways]
+            if layout is not None:
+                found[index] = codes.index(space.encode(layout))
+            continue
         step = steps.get((operation.section, operation.result.name))
         if operation.op is None or step is None or step.op != operation.op:
             continue

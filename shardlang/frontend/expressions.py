@@ -377,6 +377,7 @@ class Expressions:
                 target,
                 span,
                 keep_unreduced=pending.keep_unreduced,
+                follows=None if goal is None else self.values.followed(goal.ref),
                 section=self.values.section,
             )
         )

@@ -365,16 +365,21 @@ class Values:
 
         With none, a value that layers hand on lives as it did before the block.
         """
-        brackets = self.brackets[id(ref)]
-        name = "" if ref.name is None else ref.name.text
-        if brackets is not None or self.scope is None or name not in self.scope.entries:
+        brackets, tensor = self.brackets[id(ref)], self.followed(ref)
+        if tensor is None:
             return brackets
-        tensor = self.scope.entries[name]
         home = self.entries[tensor.name].home if tensor.name in self.entries else None
         if home is None:
             return None
         spans = (ref.span,) * len(tensor.dims)
         return Brackets(tensor.dims, home.sharding, spans, home.unreduced, home.reduction)
+
+    def followed(self, ref: TensorRef) -> Tensor | None:
+        """Give the value that layers hand on and a result without brackets goes on as."""
+        name = "" if ref.name is None else ref.name.text
+        if self.brackets[id(ref)] is not None or self.scope is None:
+            return None
+        return self.scope.entries.get(name)
 
     def renewed(self, name: str, span: Span) -> Tensor:
         """Make the next value of a name that a block hands on, under a name that nothing has."""

@@ -150,7 +150,9 @@ class Use:
 class Statement:
     """One operation of the program.
 
-    `target` is the layout that the text declares for the result, None where it declares none.
+    `target` is the layout that the text declares for the result, None where it declares none. Where the
+    result goes on as a value that layers hand on, `follows` names that value: the text gives no layout,
+    and the target is where the value lives before the block.
     `hint` is a layout that the surrounding expression would like, for a result with no target:
     the declared layout of `h[B_X, F_Y] = gelu(A ·_D W)` is a hint for the product inside.
     A relayout (`op` is a collective, a slice or a mask) whose result has the operand's name changes
@@ -167,6 +169,7 @@ class Statement:
     span: Span
     hint: Layout | None = None
     keep_unreduced: bool = False
+    follows: Tensor | None = None
     constant: bool = False
     section: Pass = "forward"
     block: Block | None = None

@@ -143,7 +143,7 @@ class _Writer:
 
         def handed(old: Tensor, new: Tensor, layout: Layout | None) -> Statement:
             span = run[0].span
-            return Statement(COPY, (Use(old, None, span),), new, layout, span)
+            return Statement(COPY, (Use(old, None, span),), new, layout, span, follows=new)
 
         count = self.counts[number]
         for layer in range(count):
@@ -167,15 +167,16 @@ class _Writer:
                 return old
             return replace(old, tensor=self.tensor(old.tensor, number, layer))
 
-        target = statement.target
+        target, follows = statement.target, statement.follows
         ends = {c.exit for c in statement.block.carries} if statement.block is not None else set()
         if target is None and statement.result in ends:
-            target = self.layouts.get(statement.result.name)
+            target, follows = self.layouts.get(statement.result.name), statement.result
         return replace(
             statement,
             operands=tuple(use(old) for old in statement.operands),
             result=self.tensor(statement.result, number, layer),
             target=target,
+            follows=follows,
             block=None,
         )
 

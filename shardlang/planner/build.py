@@ -19,9 +19,9 @@ from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
-from shardlang.planner.problem import COPY, Operation, Problem, Value
+from shardlang.planner.problem import Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
-from shardlang.planner.regions import Region
+from shardlang.planner.regions import COPY, Region
 from shardlang.planner.reshard import steps_along
 from shardlang.planner.trees import halves, Trees
 from shardlang.source import Span
@@ -50,7 +50,7 @@ class Builder:
 
     def __init__(self, problem: Problem, trees: Sequence[Trees], ways: Mapping[int, int]) -> None:
         """Settle the tree of every value."""
-        self.problem = problem
+        self.problem = problem = problem.settled(ways)
         self.ways = ways
         self.trees = trees
         self.routes = [self._routes(index) for index in range(len(problem.values))]
@@ -62,7 +62,7 @@ class Builder:
         self.shown: dict[Array, Array] = {}
         self.given = {(region, array) for (region, _), array in problem.homes.items()}
         self.made = set(self.given)
-        self.kept: set[tuple[Region, Array]] = set()
+        self.kept = set(problem.passed(ways))
         self.owner = dict(problem.regions.owner)
         self.names = {s.result.name for s in problem.program.statements}
         self.names |= {array.name for _, array in self.given}
@@ -293,7 +293,11 @@ class Builder:
     def _order(self, section: Pass) -> list[int]:
         """List the operations of a pass; what each layer passes on comes at the end of its block."""
         operations = self.problem.operations
-        found = [index for index, each in enumerate(operations) if each.section == section]
+        found = [
+            index
+            for index, each in enumerate(operations)
+            if each.section == section and not each.chooses
+        ]
         if section == "backward":
             return found
         last: dict[Region, int] = {}
@@ -345,7 +349,7 @@ class Builder:
         if block is None:
             return
         for array in wanted:
-            if self.place(array)[0] == region:
+            if self.owner.get(array.name) == region:
                 self.obtain(array, None)
         self.steps[self.section] += self.body
         self.body, self.block = [], None

@@ -21,7 +21,7 @@ from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.problem import build, Operation, Problem, total_of, Vector
 from shardlang.planner.reasons import Uses
-from shardlang.planner.search import book_ways, Search
+from shardlang.planner.search import Search, Start, ways_of
 from shardlang.planner.solve import Aim, Task
 
 Collectives = tuple[tuple[Pass, Step], ...]
@@ -89,7 +89,7 @@ class _Neighbors:
         self.problem, self.plan, self.book = problem, plan, book
         self.folded = Folded(problem)
         self.components = self.folded.components()
-        self.begin = book_ways(problem, plan)
+        self.begin = ways_of(problem, Start(plan))
         self.uses = Uses(plan)
         self.op_of = {
             (o.section, o.result.name): index

@@ -19,6 +19,7 @@ from shardlang.ir.size import BinOp, Name, SizeExpr
 from shardlang.ir.types import Axis, Mesh
 from shardlang.passes.normal import with_layouts
 from shardlang.planner.reshard import refined_layout, refinements
+from shardlang.planner.search import Start
 
 Parts = Mapping[Axis, tuple[Axis, ...]]
 
@@ -31,19 +32,19 @@ EXTRA = 10.0
 
 def best_of_parts(
     program: Program,
-    find: Callable[[Program, float], Plan],
+    find: Callable[[Program, float, Start | None], Plan],
     *,
     sub_axes: bool | None,
     budget: float,
 ) -> Plan:
     """Find the best plan on a program's mesh, then on finer ones; a finer one has to cost less.
 
-    `find` plans a program in some seconds. What is left of the budget after the plan on the program's
-    own mesh is for the finer ones; with `sub_axes` None, at most `EXTRA` for those of at most `FEW`
-    axes.
+    `find` plans a program in some seconds, beginning at a plan: on finer meshes at that on the
+    program's own, so that nothing dearer is looked at. What is left of the budget after that one
+    is for the finer meshes; with `sub_axes` None, at most `EXTRA` for those of at most `FEW` axes.
     """
     end = monotonic() + budget
-    best = find(program, budget)
+    whole = best = find(program, budget, None)
     if sub_axes is False:
         return best
     if sub_axes is None:
@@ -53,7 +54,7 @@ def best_of_parts(
         left = (end - monotonic()) / (len(meshes) - index)
         if best.proof is None or not best.proof.cost or left <= 0:
             break
-        other = find(refine(program, mesh, parts), left)
+        other = find(refine(program, mesh, parts), left, Start(whole, parts))
         if other.proof is not None and other.proof.cost < best.proof.cost:
             best = other
     return best

@@ -24,7 +24,7 @@ from shardlang.passes.normal import without
 from shardlang.planner.bound import Folded
 from shardlang.planner.prices import Prices
 from shardlang.planner.problem import build, Free, UnplannableError
-from shardlang.planner.search import search
+from shardlang.planner.search import search, Start
 
 
 def anywhere(program: Program) -> Program:
@@ -104,7 +104,7 @@ def place(
         free=free,
     )
     folded = Folded(problem)
-    ways = search(problem, folded, book, late).ways
+    ways = search(problem, folded, Start(book), late).ways
     layouts: dict[str, Layout] = {}
     for index, group in enumerate(free.groups):
         operation = problem.operations[index]

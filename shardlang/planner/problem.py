@@ -18,12 +18,14 @@ computed once, and moved once.
 
 Of a *block* there is one problem for all of its layers: what its lines make and read is a value of one
 layer, and costs as often as there are layers (`Region`). What it hands on is two values, one of a
-layer and one of the lines outside, and both begin or end where the book plan hands it on, so that each
-block falls apart from the rest. A value of the lines outside is one value, whoever reads it: its copies are
+layer and one of the lines outside. Where the text says how it is handed on (`Regions.stated`), both begin or
+end there; else that is a *choice*: an operation with a way a layout, which is read from what
+is before the block and from what a layer makes, and which makes what a layer begins with and what is behind
+the block. A value of the lines outside is one value, whoever reads it: its copies are
 made once, before the block, and what is added up over the layers is moved once, behind it.
 
-With `Free` arrays the layouts of leaves and outputs are part of the choice: where an array lies is an
-operation with a way a layout, between what is given, what it is read as, and its gradient.
+With `Free` arrays the layouts of leaves and outputs are choices as well: where an array lies is an
+operation between what is given, what it is read as, and its gradient.
 
 Costs are whole numbers held in floats below 2**53, in which sums and least sums are exact: the price
 in its unit, then the FLOPs of a device, then the number of collectives, one digit above the other.
@@ -33,7 +35,8 @@ To look for plans that hold less, each byte that an operation reads or makes can
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -42,7 +45,6 @@ import numpy as np
 
 from shardlang.cost.flops import counts, flops
 from shardlang.ir.ops import (
-    Coefficient,
     Collective,
     Compare,
     Compute,
@@ -53,12 +55,12 @@ from shardlang.ir.ops import (
     Rename,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Block, Program, Statement
+from shardlang.ir.program import Block, Carry, Program, Statement
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, gradient_of, Line, relays
 from shardlang.planner.network import Distances, distances, Flags, Network, Places, Vector
 from shardlang.planner.prices import price, price_all, Prices
-from shardlang.planner.regions import Region, Regions
+from shardlang.planner.regions import COPY, Region, Regions
 from shardlang.planner.reshard import check_layout, extent, Layouts, layouts
 from shardlang.planner.states import COLLECTIVE, Space, UNIT
 from shardlang.planner.ways import Local, ways
@@ -70,9 +72,6 @@ WIDEST = 9
 
 LARGEST = 12_000
 """The most layouts of a tensor whose moves are written out."""
-
-COPY = Linear((Coefficient(),))
-"""What gives a value another name."""
 
 Flow = tuple[tuple[Tensor, ...], Tensor, Op, Region]
 """An operation on whole tensors: operands, result, what is done, and the block that its line is in."""
@@ -125,11 +124,13 @@ class Operation:
     price: Fraction | None = None
     """What a stated collective costs."""
     held: Fraction = Fraction(0)
-    """Of a choice of where arrays lie: the bytes held for each byte of the first one."""
+    """Of a choice: the bytes held for each byte of the first value."""
     region: Region = None
     """The block that repeats it."""
     during: Region = None
     """The block among whose lines it is asked for: it is that block's, or made before it."""
+    chooses: bool = False
+    """Whether it is a choice of where values lie, each end being one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,15 @@ class Free:
     def names(self) -> frozenset[str]:
         """All of them."""
         return frozenset(name for group in self.groups for name in group)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What a choice is to a value: its source or a target, in one pass or in both."""
+
+    choice: int
+    source: bool
+    section: Pass | None = None
 
 
 @dataclass(slots=True)
@@ -248,8 +258,10 @@ class Problem:
     homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
     """What is given, and what a block hands to a layer or to the lines behind it."""
     regions: Regions = field(default_factory=Regions)
-    anywhere: frozenset[str] = frozenset()
-    """The homes that are open: of leaves and cotangents that may lie anywhere."""
+    open: dict[tuple[Region, str], list[Open]] = field(
+        default_factory=dict[tuple[Region, str], "list[Open]"]
+    )
+    """The values that are ends of choices."""
     made: dict[str, tuple[tuple[Layout, Layout], ...]] = field(
         default_factory=dict[str, "tuple[tuple[Layout, Layout], ...]"]
     )
@@ -291,23 +303,72 @@ class Problem:
             self.on_time()
             self.found[key] = len(self.values)
             self.values.append(self._value(self.original(tensor), section, key[2]))
+            self._join(self.found[key])
         return self.found[key]
 
     def _value(self, tensor: Tensor, section: Pass, region: Region) -> Value:
-        array = Array(tensor, Layout.replicated(len(tensor.dims)))
         again = section == "backward" and tensor.name in self.split
-        made = () if again else self.made.get(tensor.name, ())
-        graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
+        graph = self._graph(tensor, () if again else self.made.get(tensor.name, ()))
         codes = graph.space.states()
-        if len(codes) > LARGEST:
-            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         place = {code: i for i, code in enumerate(codes)}
         times = self.regions.times(region)
         value = Value(tensor, section, graph, codes, place, region=region, times=times)
         home = self.homes.get((region, tensor.name))
-        if home is not None and tensor.name not in self.anywhere:
+        ends = self.open.get((region, tensor.name), ())
+        if home is not None and not any(end.source and end.section is None for end in ends):
             value.root = value.state(home.layout)
         return value
+
+    def _graph(self, tensor: Tensor, made: tuple[tuple[Layout, Layout], ...] = ()) -> Layouts:
+        array = Array(tensor, Layout.replicated(len(tensor.dims)))
+        graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
+        if len(graph.space.states()) > LARGEST:
+            raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
+        return graph
+
+    def choose(self, tensor: Tensor, section: Pass, *, held: Fraction, region: Region) -> int:
+        """Add a choice among the layouts of a tensor with nothing unreduced, so far between no values."""
+        made = Operation(
+            None, (tensor,), tensor, section, None, held=held, region=region, chooses=True
+        )
+        space = self._graph(tensor).space
+        whole = [code for code in space.states() if not code & space.full << space.high]
+        made.ways = [Local((code,), code, 0) for code in whole]
+        made.work = {0: Fraction(0)}
+        self.operations.append(made)
+        return len(self.operations) - 1
+
+    def _join(self, index: int) -> None:
+        """Make a value an end of the choices that it is open to."""
+        value = self.values[index]
+        for end in self.open.get((value.region, value.tensor.name), ()):
+            if end.section not in (None, value.section):
+                continue
+            if end.source and (value.root is not None or value.sources):
+                continue
+            choice, space = self.operations[end.choice], value.graph.space
+            places = [value.state(space.decode(way.result)) for way in choice.ways]
+            choice.states.append(np.array(places))
+            self.connect(end.choice, len(choice.states) - 1, index, source=end.source)
+
+    def hand_on(self, section: Pass, number: int, carry: Carry) -> None:
+        """Add the choice of where layers hand a value on.
+
+        A layer gets it and the lines behind the block have it, each as a layout chosen; there it has to be
+        had where the block begins, and where a layer ends. Where each pass has values of
+        its own, the backward pass gets it there.
+        """
+        choice = self.choose(carry.entry, section, held=Fraction(1), region=number)
+        for region, given, asked in (
+            (number, carry.entry, carry.exit),
+            (None, carry.exit, carry.entry),
+        ):
+            ends = self.open.setdefault((region, given.name), [])
+            ends.append(Open(choice, source=True))
+            ends = self.open.setdefault((region, asked.name), [])
+            ends.append(Open(choice, source=False, section=section))
+            if section == "forward":
+                ends.append(Open(choice, source=True, section="backward"))
 
     def connect(self, op: int, end: int, value: int, *, source: bool) -> None:
         """Make a slot between an end of an operation and a value."""
@@ -379,34 +440,72 @@ class Problem:
         self.connect(index, 0, before, source=False)
         self.connect(index, 1, after, source=True)
 
+    def settled(self, ways: Mapping[int, int]) -> Problem:
+        """Give the problem with what blocks hand on where ways say: each value is given, or has to be had."""
+        values, homes = list(self.values), dict(self.homes)
+        handed: dict[tuple[Pass, Region, Tensor], Layout] = {}
+        for index, operation in enumerate(self.operations):
+            if not operation.chooses:
+                continue
+            for each in operation.slots:
+                slot = self.slots[each]
+                value = values[slot.value] = copy(values[slot.value])
+                state = int(operation.states[slot.end][ways[index]])
+                if slot.source:
+                    value.root = state
+                else:
+                    value.terminals = [*value.terminals, state]
+                layout = value.layout(state)
+                handed[operation.section, operation.region, operation.result] = layout
+                key = (value.region, value.tensor.name)
+                if slot.source and key in homes:
+                    homes[key] = homes[key].with_layout(layout)
+        loops = {
+            (section, number): replace(
+                block,
+                carries=tuple(
+                    replace(c, layout=handed.get((section, number, c.entry), c.layout))
+                    for c in block.carries
+                ),
+            )
+            for (section, number), block in self.regions.loops.items()
+        }
+        regions = replace(self.regions, loops=loops)
+        return replace(self, values=values, homes=homes, regions=regions)
+
+    def passed(self, ways: Mapping[int, int]) -> Iterator[tuple[Region, Array]]:
+        """Go through what choices make: what they give to the backward pass is among it."""
+        for index, operation in enumerate(self.operations):
+            for each in operation.slots if operation.chooses else ():
+                slot = self.slots[each]
+                value = self.values[slot.value]
+                if slot.source:
+                    state = int(operation.states[slot.end][ways[index]])
+                    yield value.region, Array(value.tensor, value.layout(state))
+
     def place(self, book: Plan, group: Sequence[str], held: Fraction) -> None:
         """Add the choice of where a group of arrays lies, and with them their cotangents."""
         given = {leaf.array.name: leaf.array.tensor for leaf in self.program.leaves}
         shown = {array.name: array.tensor for array in book.outputs}
         gradients = {g.leaf.name: g.gradient.tensor for g in book.gradients}
         received = {array.tensor.name: array.tensor for array in book.cotangents}
-        ends: dict[tuple[int, bool], None] = {}
+        first = given.get(group[0]) or shown[group[0]]
+        choice = self.choose(first, "forward", held=held, region=None)
+        ends: list[tuple[Tensor, Pass, bool]] = []
         for name in group:
             if name in given:
-                ends[self.at(given[name], "forward", None), True] = None
-                ends[self.at(given[name], "backward", None), True] = None
+                ends.append((given[name], "forward", True))
+                ends.append((given[name], "backward", True))
             else:
-                ends[self.at(shown[name], "forward", None), False] = None
+                ends.append((shown[name], "forward", False))
             if name in gradients:
-                ends[self.at(gradients[name], "backward", None), False] = None
+                ends.append((gradients[name], "backward", False))
             if name in shown and (cotangent := gradient_of(shown[name])).name in received:
-                ends[self.at(cotangent, "backward", None), True] = None
-        values = [self.values[value] for value, _ in ends]
-        first, space = values[0], values[0].graph.space
-        whole = [code for code in first.codes if not code & space.full << space.high]
-        layouts = [space.decode(code) for code in whole]
-        made = Operation(None, (first.tensor,), first.tensor, "forward", None, held=held)
-        made.ways = [Local((code,), code, 0) for code in whole]
-        made.states = [np.array([v.state(layout) for layout in layouts]) for v in values]
-        made.work = {0: Fraction(0)}
-        self.operations.append(made)
-        for end, (value, source) in enumerate(ends):
-            self.connect(len(self.operations) - 1, end, value, source=source)
+                ends.append((cotangent, "backward", True))
+        for tensor, section, source in ends:
+            self.open[None, tensor.name] = [Open(choice, source, None if source else section)]
+        for tensor, section, _ in ends:
+            self.at(tensor, section, None)
 
     def _stated(self, made: Operation, only: Step, values: Sequence[Value]) -> None:
         """Give a stated collective its way and its price."""
@@ -493,6 +592,9 @@ def build(
             problem.add(_operation(s, "forward"), only=stated.get(id(s)))
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
+    for section, number, carry in problem.regions.handing():
+        problem.at(carry.entry, section, None)
+        problem.at(carry.exit, section, number)
     gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
     for array, section, region in had:
         if gradients.get(array.name, array.name) in anywhere:
@@ -518,8 +620,10 @@ def _give(problem: Problem, book: Plan) -> None:
         problem.homes[regions.of(leaf.array.name, None), leaf.array.name] = leaf.array
     for array in book.cotangents:
         problem.homes[regions.of(array.name, None), array.name] = array
-    for _, number, carry in regions.handing():
+    for section, number, carry in regions.handing():
         assert carry.layout is not None
+        if carry.entry.name not in regions.stated:
+            problem.hand_on(section, number, carry)
         for region, tensor in ((number, carry.entry), (None, carry.exit)):
             problem.homes[region, tensor.name] = Array(tensor, carry.layout)
 
@@ -622,7 +726,6 @@ def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:
     for s in problem.program.statements:
         if isinstance(s.op, Rename) and s.result.name in shown:
             raise UnplannableError(f"the output {s.result.name} is another value's view")
-    problem.anywhere = free.names.union(gradient_of(tensor).name for tensor in shown.values())
     for group, held in zip(free.groups, free.held, strict=True):
         problem.place(book, group, held)
     return free.names
@@ -691,11 +794,11 @@ class _Again:
         if maker is None or (tensor.name, region) in self.done:
             return
         self.done.add((tensor.name, region))
-        if (region, tensor.name) in problem.homes:
+        if (region, tensor.name) in problem.homes or (region, tensor.name) in problem.open:
             return
         handed = problem.regions.layout(tensor.name)
         if handed is not None or tensor.name in problem.program.save.names:
-            problem.keep(tensor, handed or maker.target, region)
+            problem.keep(tensor, handed or problem.regions.declared(maker), region)
             return
         for use in maker.operands:
             self.need(use.tensor, _number(maker.block), during)
@@ -707,8 +810,8 @@ def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass, Region]]:
     """Give what the plan has to have: outputs, gradients, and what the text declares.
 
     What is declared and dead in the book plan, and so not in it, is left out here as well. Of an
-    output's layouts the last one counts: nothing reads it in the others. What a block hands on is had
-    where it is handed on, at both ends.
+    output's layouts the last one counts: nothing reads it in the others. What a block hands on where the text
+    says is had there, at both ends.
     """
     steps = (*book.forward, *book.backward)
     regions = problem.regions
@@ -721,12 +824,15 @@ def _had(problem: Problem, book: Plan) -> list[tuple[Array, Pass, Region]]:
     ]
     outputs = {output.name for output in book.outputs}
     for s in problem.program.statements:
-        if s.target is None or s.result.name in outputs:
+        target = regions.declared(s)
+        if target is None or s.result.name in outputs:
             continue
-        if Array(s.result, s.target) in present:
-            found.append((Array(s.result, s.target), "forward", _number(s.block)))
+        if Array(s.result, target) in present:
+            found.append((Array(s.result, target), "forward", _number(s.block)))
     for section, number, carry in regions.handing():
         assert carry.layout is not None
+        if carry.entry.name not in regions.stated:
+            continue
         found.append((Array(carry.entry, carry.layout), section, None))
         found.append((Array(carry.exit, carry.layout), section, number))
     return found
@@ -908,7 +1014,8 @@ def _touched(plan: Plan, problem: Problem) -> Fraction:
         for array in (*step.inputs, step.output)
     ]
     sizes = (size.evaluate(problem.sizes).number for size in arrays)
-    lying = sum(o.held * _whole(problem, o.result) for o in problem.operations if o.held)
+    times = problem.regions.times
+    lying = sum(o.held * _whole(problem, o.result) * times(o.region) for o in problem.operations)
     return sum((size or Fraction(0) for size in sizes), Fraction(lying))
 
 

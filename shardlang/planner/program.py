@@ -29,6 +29,7 @@ from shardlang.planner.orders import Ordered, plans_in_orders
 from shardlang.planner.overlap import plan_overlapped
 from shardlang.planner.parts import best_of_parts
 from shardlang.planner.prices import price_all, Prices, prices_of, seconds
+from shardlang.planner.search import Start
 from shardlang.planner.solve import Aim, solve, Task
 
 BUDGET = 60.0
@@ -62,10 +63,12 @@ def best_plan(
     table = prices_of(prices)
     limit = None if memory_limit is None else Fraction(memory_limit)
 
-    def task_of(program: Program) -> Task:
-        return Task.of(program, keep_gathered=keep_gathered, forward_only=forward_only)
+    def find(program: Program, budget: float, start: Start | None) -> Plan:
+        def task_of(program: Program) -> Task:
+            return Task.of(
+                program, keep_gathered=keep_gathered, forward_only=forward_only, start=start
+            )
 
-    def find(program: Program, budget: float) -> Plan:
         aim = aim_of(program, objective, hardware, table)
         end = monotonic() + budget
         found = plans_in_orders(

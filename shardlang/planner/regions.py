@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shardlang.ir.ops import Reduce
+from shardlang.ir.ops import Coefficient, Linear, Reduce
 from shardlang.ir.plan import Pass, Plan
-from shardlang.ir.program import Block, Carry
-from shardlang.ir.types import Layout
+from shardlang.ir.program import Block, Carry, Program, Statement
+from shardlang.ir.types import Layout, Tensor
 from shardlang.passes.adjoint import Line, relays
 from shardlang.passes.layers import left_inside, stack
 from shardlang.planner.reshard import extent
+
+COPY = Linear((Coefficient(),))
+"""What gives a value another name."""
 
 Region = int | None
 """Where a value is one of each layer: a block's number; None for the lines outside of blocks."""
@@ -27,13 +30,15 @@ class Regions:
 
     `owner` has the values of one block alone by name; names in `handed` are another value in the
     block, by its number, that hands them on than outside of it. `loops` are the blocks of each pass as
-    the book plan has them, and `layers` how many layers each has.
+    the book plan has them, and `layers` how many layers each has. Of what blocks hand on, `stated` are
+    the names of which the text says where they lie, as they enter the block or as its lines end.
     """
 
     owner: dict[str, int] = field(default_factory=dict[str, int])
     handed: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
     loops: dict[tuple[Pass, int], Block] = field(default_factory=dict[tuple[Pass, int], Block])
     layers: dict[int, int] = field(default_factory=dict[int, int])
+    stated: frozenset[str] = frozenset()
 
     def of(self, name: str, among: Region) -> Region:
         """Say what a name means among the lines of a block, or among those outside."""
@@ -61,6 +66,15 @@ class Regions:
         carries = (carry for section, _, carry in self.handing() if section == "forward")
         return next((c.layout for c in carries if name in (c.entry.name, c.exit.name)), None)
 
+    def declared(self, statement: Statement) -> Layout | None:
+        """Give the layout that the text declares for a result.
+
+        What goes on as a value that layers hand on lies as that does: anywhere, unless the text says where.
+        """
+        follows = statement.follows
+        free = follows is not None and follows.name not in self.stated
+        return None if free else statement.target
+
     @staticmethod
     def read(book: Plan, lines: Sequence[Line]) -> Regions:
         """Read them off a plan by the rules, and the lines of the backward pass."""
@@ -73,6 +87,7 @@ class Regions:
             handed = {t.name for c in block.carries for t in (c.entry, c.exit)}
             found.handed[number] = frozenset(handed | {f"d{name}" for name in handed})
             found.layers[number] = extent(block.dim, program.sizes.known)
+            found.stated |= _stated(program, block)
             own = {leaf.array.name for leaf in stack(program, block)}
             own |= {s.result.name for s in program.statements if s.block == block and not relays(s)}
             own |= {
@@ -84,3 +99,23 @@ class Regions:
             own |= {x.result.name for x in made if x.op != Reduce("sum", (block.dim,))}
             found.owner.update(dict.fromkeys(own - found.handed[number], number))
         return found
+
+
+def _stated(program: Program, block: Block) -> frozenset[str]:
+    """Name what a block hands on in a layout that the text gives: what enters it, or its last line."""
+    inside = [s for s in program.statements if s.block == block]
+    outside = [s for s in program.statements if s.block != block]
+    ends = (
+        (carry, _laid_out(carry.entry, outside) or _laid_out(carry.exit, inside))
+        for carry in block.carries
+    )
+    return frozenset(t.name for carry, said in ends if said for t in (carry.entry, carry.exit))
+
+
+def _laid_out(tensor: Tensor, statements: Sequence[Statement]) -> bool:
+    """Say whether lines give a value's layout, or that of what it is a copy of."""
+    mine = [s for s in statements if s.result == tensor and s.follows is None]
+    copied = (s.operands[0].tensor for s in mine if s.op == COPY and not relays(s))
+    return any(s.target is not None for s in mine) or any(
+        _laid_out(each, statements) for each in copied
+    )

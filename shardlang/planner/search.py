@@ -20,8 +20,10 @@ from itertools import count
 import numpy as np
 
 from shardlang.ir.plan import Plan
+from shardlang.ir.types import Axis
 from shardlang.planner.bound import ascend, Bound, Charges, Folded
 from shardlang.planner.problem import FINEST, Problem, Vector
+from shardlang.planner.reshard import refined_layout
 from shardlang.planner.trees import Given, Marginals
 
 Assignment = dict[int, int]
@@ -320,9 +322,20 @@ def _ways(at: Charges) -> int:
     return sum(len(domain.ways) for domain in at.domains.values())
 
 
-def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool]) -> Found:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A plan that a search begins at: of the same program, on a mesh whose axes may be whole there.
+
+    `parts` are those that the problem has an axis of the plan in.
+    """
+
+    plan: Plan
+    parts: Mapping[Axis, tuple[Axis, ...]] = field(default_factory=dict[Axis, "tuple[Axis, ...]"])
+
+
+def search(problem: Problem, folded: Folded, start: Start, late: Callable[[], bool]) -> Found:
     """Find the best assignment, a component at a time, those of the fewest operations first."""
-    begin = book_ways(problem, book)
+    begin = ways_of(problem, start)
     found = Found({}, folded.base, folded.base)
     for bound in sorted(folded.components(), key=lambda each: len(each.ops)):
         own = {op: begin[op] for op in bound.ops if op in begin}
@@ -335,17 +348,34 @@ def search(problem: Problem, folded: Folded, book: Plan, late: Callable[[], bool
     return found
 
 
-def book_ways(problem: Problem, book: Plan) -> dict[int, int]:
-    """Give the ways that the book plan does its operations in, where it has those operations."""
-    steps = {(section, step.output.name): step for section, step in book.steps() if step.is_compute}
+def ways_of(problem: Problem, start: Start) -> dict[int, int]:
+    """Give the ways that a plan does operations in, and hands values on, where it has them."""
+    plan = start.plan
+    steps = {(section, step.output.name): step for section, step in plan.steps() if step.is_compute}
+    handed = {
+        (section, step.loop.number, carry.entry): carry.layout
+        for section, step in plan.steps()
+        if step.loop is not None
+        for carry in step.loop.carries
+    }
     found: dict[int, int] = {}
     for index, operation in enumerate(problem.operations):
+        if operation.chooses and operation.region is not None and operation.slots:
+            space = problem.values[problem.slots[operation.slots[0]].value].graph.space
+            layout = handed.get((operation.section, operation.region, operation.result))
+            codes = [way.result for way in operation.ways]
+            if layout is not None:
+                found[index] = codes.index(space.encode(refined_layout(layout, start.parts)))
+            continue
         step = steps.get((operation.section, operation.result.name))
         if operation.op is None or step is None or step.op != operation.op:
             continue
         values = [problem.values[problem.slots[s].value] for s in operation.slots]
         arrays = (*step.inputs, step.output)
-        codes = [v.graph.space.encode(a.layout) for v, a in zip(values, arrays, strict=True)]
+        codes = [
+            v.graph.space.encode(refined_layout(a.layout, start.parts))
+            for v, a in zip(values, arrays, strict=True)
+        ]
         for number, way in enumerate(operation.ways):
             if [*way.operands, way.result] == codes:
                 found[index] = number

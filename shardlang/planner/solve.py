@@ -28,7 +28,7 @@ from shardlang.planner.build import build_plan
 from shardlang.planner.prices import price_all, Prices
 from shardlang.planner.problem import build, OutOfTimeError, Problem, total_of, UnplannableError
 from shardlang.planner.reshard import extent
-from shardlang.planner.search import search
+from shardlang.planner.search import search, Start
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,22 @@ class Task:
 
     `books` are its plans by the rules, the last one that of strategy `book`. `may` are the parameters
     whose gathered copies may be kept for the backward pass, `must` those for which that is asked.
+    The search begins at `start`, by default at the first book plan.
     """
 
     books: tuple[Plan, ...]
     may: frozenset[str]
     must: frozenset[str]
     forward_only: bool
+    start: Start
 
     @staticmethod
     def of(
-        program: Program, *, keep_gathered: bool | None = None, forward_only: bool = False
+        program: Program,
+        *,
+        keep_gathered: bool | None = None,
+        forward_only: bool = False,
+        start: Start | None = None,
     ) -> Task:
         """Lower a program by the rules; `keep_gathered` None leaves open which copies are kept.
 
@@ -61,7 +67,7 @@ class Task:
         if keep_gathered is not None:
             must = weights if keep_gathered else frozenset[str]()
         may = weights if keep_gathered is not False else frozenset[str]()
-        return Task(books, may, must, forward_only)
+        return Task(books, may, must, forward_only, start or Start(books[0]))
 
 
 def solve(
@@ -102,7 +108,7 @@ def solve(
         )
         return _proven(task.books, problem, Fraction(0))
     folded = Folded(problem)
-    found = search(problem, folded, book, late)
+    found = search(problem, folded, task.start, late)
     plans = [build_plan(problem, folded.trees, found.ways, book)]
     if kept is None and not lean:
         plans += task.books

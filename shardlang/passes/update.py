@@ -170,14 +170,20 @@ def _moved(
 
 
 def of_all_layers(step: Step) -> Step:
-    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them."""
+    """Give a step of a block's update as it is done for all of its layers at once: on stacks of them.
+
+    Where stages hold chunks of the layers, a stack has a dim of these in front.
+    """
     if step.loop is None:
         return step
-    dim = step.loop.dim
+    pipeline, dim = step.loop.pipeline, step.loop.dim
+    chunked = pipeline is not None and pipeline.chunks > 1
+    front = (Dim(f"chunks of {dim}"), dim) if chunked else (dim,)
 
     def whole(array: Array) -> Array:
-        tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
-        return Array(tensor, replace(array.layout, sharding=((), *array.layout.sharding)))
+        tensor = replace(array.tensor, dims=(*front, *array.tensor.dims))
+        sharding = (*((),) * len(front), *array.layout.sharding)
+        return Array(tensor, replace(array.layout, sharding=sharding))
 
     inputs = tuple(map(whole, step.inputs))
     return replace(step, inputs=inputs, output=whole(step.output), loop=None)

@@ -25,6 +25,7 @@ from shardlang.backends.jax.tables import sizes_function, tables
 from shardlang.backends.jax.train import training
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import without_axes
+from shardlang.pipelines.orders import ORDERS
 
 
 def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
@@ -54,8 +55,8 @@ def _can_schedule(plan: Plan) -> None:
     if staged is None or plan.program.pipeline is None:
         return
     schedule = plan.program.pipeline.schedule
-    if schedule not in stages.ORDERS:
-        raise failure(plan, ScheduleNotEmitted(schedule, tuple(stages.ORDERS)), staged.span)
+    if schedule not in ORDERS:
+        raise failure(plan, ScheduleNotEmitted(schedule, tuple(ORDERS)), staged.span)
 
 
 def _text(context: Context) -> str:

@@ -150,15 +150,15 @@ class _Sizing:
         `few` are the least factor, the step to the next dim's, and after how many it starts again.
         """
         parts = {name: _needed(over, axes) for name, over in self.splits.items()}
-        for pipeline in pipelines_of(self.plan).items():
-            for dim, count in _in_stages(self.plan, *pipeline, axes):
+        start = dict[str, int]()
+        for layers, pipeline in pipelines_of(self.plan).items():
+            for dim, count in _in_stages(self.plan, layers, pipeline, axes):
                 parts[self.root(dim)] = math.lcm(parts[self.root(dim)], count)
+                once = dim == layers and pipeline.chunks > 1  # a stage has several layers then
+                start[self.root(dim)] = parts[self.root(dim)] * (1 if once else 2)
         least, step, period = few
-        staged = stacks_of(self.plan)
-        start = {
-            self.root(dim): 2 * parts[self.root(dim)] if dim in staged else FEW_LAYERS
-            for dim in layers_of(self.plan)
-        }
+        for dim in layers_of(self.plan):
+            start.setdefault(self.root(dim), FEW_LAYERS)
         for index, dim in enumerate(dims_of(self.plan)):
             factor = least + step * (index % period)
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)

@@ -209,7 +209,8 @@ def _forward_work(inputs@sizes_parameter@):
         rows = zip(state["outputs"], outputs, OUTPUTS_FRONT, strict=True)
         outputs = tuple(_put(x, value, *(at[k] for k in front)) for x, value, front in rows)
         rows = zip(state["saved"], saved, KEPT, strict=True)
-        saved = tuple(_store([x], [value], at["put"][k])[0] for x, value, k in rows)
+        here = {"kept": True, "ends": at["last"]}
+        saved = tuple(_put(x, value, at["put"][k], here=here[k]) for x, value, k in rows)
         return state | {"outputs": outputs, "saved": saved, "handed": handed}
 
     return work

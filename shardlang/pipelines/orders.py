@@ -22,7 +22,7 @@ def gpipe(stages: int, count: int) -> list[list[Piece]]:
 
 
 def one_f_one_b(stages: int, count: int) -> list[list[Piece]]:
-    """Order each stage's work: a forward for each stage left, then a backward and a forward in turn."""
+    """Order each stage's work: a forward for each stage left, then backwards and forwards in turn."""
     orders = []
     for stage in range(stages):
         first = min(stages - stage, count)
@@ -34,7 +34,7 @@ def one_f_one_b(stages: int, count: int) -> list[list[Piece]]:
 
 
 def interleaved(stages: int, count: int, chunks: int) -> list[list[Piece]]:
-    """Order each stage's work: 1f1b on chunks, in groups of as many microbatches as there are stages."""
+    """Order each stage's work: 1f1b on chunks, in groups of one microbatch a stage."""
     if count % stages:
         raise ValueError(f"{count} microbatches are no multiple of {stages} stages")
     groups = [range(start, start + stages) for start in range(0, count, stages)]

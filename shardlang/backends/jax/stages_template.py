@@ -11,7 +11,7 @@ IDLE, FORWARD, BACKWARD = range(3)
 
 
 def _ticks(orders):
-    """Lay out what each stage does, one piece of work a tick, each as soon as what it needs is there.
+    """Lay out what each stage does: one piece of work a tick, as soon as what it needs is there.
 
     A piece is (kind, microbatch, part): the layers are in parts, which lie on the stages in turn.
     """
@@ -39,14 +39,15 @@ def _needs(kind, i, part):
 def _table(ticks):
     """Say what each stage does in each tick, and which slots it reads and puts things into.
 
-    Gives arrays [tick, stage], and how many slots there are: of what a stage keeps until its backward
-    of a microbatch (`kept`; of the lines behind the layers, `ends`), and of what is sent to it (`got`)
-    and sent back (`got_back`). A slot of -1 is none.
+    Gives arrays [tick, stage], and how many slots there are: of what a stage keeps of a microbatch
+    until its backward (`kept`; of the lines behind the layers, `ends`), and of what is sent to it
+    (`got`) and sent back (`got_back`). A slot of -1 is none.
     """
     shape = len(ticks), len(ticks[0])
     when = {piece: t for t, tick in enumerate(ticks) for piece in tick if piece[0] != "idle"}
     last = max(part for _, _, part in when)
-    lives = {"kept": [], "ends": [], "got": [], "got_back": []}  # (tick it is put in, read in, stage)
+    # What lives in slots: the ticks in which it is put and read, and the stage.
+    lives = {"kept": [], "ends": [], "got": [], "got_back": []}
     for (kind, i, part), t in when.items():
         stage = part % shape[1]
         if kind == "F":
@@ -70,7 +71,7 @@ def _table(ticks):
 
 
 def _slots(lives):
-    """Give a slot on its stage to each thing that is put there and read later, and the number of slots.
+    """Give each thing that is put somewhere and read later a slot on its stage, and count the slots.
 
     A slot that is read in a tick is free for what is put in that tick or later.
     """
@@ -84,12 +85,13 @@ def _slots(lives):
 
 
 def _phases(table):
-    """Cut the ticks in two where all forwards are before all backwards: no tick has to do with both then."""
+    """Cut the ticks in two where all forwards are before all backwards."""
     backward = np.argmax((table["what"] == BACKWARD).any(axis=1))
     cuts = [0, int(backward), len(table["what"])]
     if (table["what"][backward:] == FORWARD).any():
         cuts = [0, len(table["what"])]
-    return [jax.tree.map(lambda x, a=a, b=b: x[a:b], table) for a, b in zip(cuts, cuts[1:])]
+    pairs = zip(cuts, cuts[1:], strict=False)
+    return [jax.tree.map(lambda x, a=a, b=b: x[a:b], table) for a, b in pairs]
 
 
 def _apart(stages, count):
@@ -127,7 +129,7 @@ def _put(x, value, *at, here=True):
 
 
 def _of(arrays, fronts, at):
-    """Take the parts of arrays that a piece of work is about: what each array's first dims count is in `fronts`."""
+    """Take the parts of arrays that a piece of work is about; `fronts` say what first dims count."""
     return tuple(_take(x, *(at[k] for k in front)) for x, front in zip(arrays, fronts, strict=True))
 
 
@@ -245,7 +247,7 @@ SEND_BACK = """
 
 BACK = '''
 def _start_back(leaves, saved, cotangents, room@sizes_parameter@):
-    """Make room for gradients: sums, but for those of what each microbatch or chunk has its own of."""
+    """Make room for gradients: sums, but for what each microbatch or chunk has its own of."""
     step = functools.partial(_backward_steps, sent=None, first=True, last=True@pass_sizes_named@)
 
     def work(leaves, saved, cotangents):
@@ -275,9 +277,7 @@ def _backward_work(leaves, cotangents@sizes_parameter@):
         sent = _slot(state["got_back"], at["read"]["got_back"])
         own = _of(leaves, [FRONT[i] for i in LEAVES], at)
         seeds = _of(cotangents, SEEDS_FRONT, at)
-        gradients, handed = _backward_steps(
-            own, kept, seeds, sent, at["first"], at["last"]@pass_sizes@
-        )
+        gradients, handed = _backward_steps(own, kept, seeds, sent, at["first"], at["last"]@pass_sizes@)
         rows = zip(state["gradients"], gradients, FRONT, strict=True)
         totals = tuple(add(total, x, *(at[k] for k in front)) for total, x, front in rows)
         return state | {"gradients": totals, "handed_back": handed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -40,12 +41,29 @@ loss = mean_{B,T}(cross_entropy_V(logits, labels))
 """FSDP over X and tensor parallelism over Y in stages; E and scale are parameters of several stages."""
 
 
+SHAPES: dict[str, tuple[int, ...]] = {
+    "E": (10, 8),
+    "W_in": (8, 16),
+    "W_out": (16, 8),
+    "scale": (8,),
+}
+"""Those of its parameters, of one layer."""
+
+
 def emitted(text: str, **sizes: int) -> tuple[str, ModuleType]:
     """Emit a program and load the module."""
     code = sl.emit_jax(sl.lower(sl.parse(text), sizes=sizes), sizes)
     module = ModuleType("emitted")
     exec(code, module.__dict__)
     return code, module
+
+
+def model(schedule: str, **sizes: int) -> str:
+    """Write the model with another schedule and other sizes."""
+    text = MODEL.replace("1f1b", schedule)
+    for name, size in sizes.items():
+        text = re.sub(rf"\b{name}=\d+", f"{name}={size}", text)
+    return text
 
 
 def by_hand(weights: dict[str, Any], tokens: Any, labels: Any) -> Any:
@@ -68,16 +86,21 @@ def by_hand(weights: dict[str, Any], tokens: Any, labels: Any) -> Any:
         ("gpipe", {"Z": 4, "Y": 1, "i": 3, "L": 4}),
         ("1f1b", {"Z": 4, "X": 1, "i": 6, "L": 8}),
         ("1f1b", {"Z": 4, "X": 1, "i": 2, "L": 4}),
+        ("interleaved, chunks 2", {"Z": 2, "i": 4, "L": 8}),
+        ("interleaved, chunks 2", {"Z": 3, "X": 1, "i": 6, "L": 6}),
+        ("interleaved, chunks 3", {"Z": 4, "Y": 1, "i": 4, "L": 12}),
     ],
 )
 def test_a_step_is_that_of_the_model_by_hand(schedule: str, sizes: dict[str, int]) -> None:
     """The loss is the mean over microbatches; gradients of shared parameters have all stages' parts."""
-    _, module = emitted(MODEL.replace("1f1b", schedule), **sizes)
+    _, module = emitted(model(schedule, **sizes))
     rng = np.random.default_rng(1)
-    weights = {name: rng.normal(0, 0.5, module.INPUTS[name][0]) for name in module.STATES}
+    shapes = {**SHAPES, **{name: (sizes["L"], *SHAPES[name]) for name in ("W_in", "W_out")}}
+    weights = {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
     batch = {name: rng.integers(0, 10, module.BATCH[name][0]) for name in module.BATCH}
     step = jax.jit(module.loss_and_gradients, static_argnums=0)
-    loss, gradients = step(module.make_mesh(), weights, batch)
+    given = {name: x.reshape(module.INPUTS[name][0]) for name, x in weights.items()}
+    loss, gradients = step(module.make_mesh(), given, batch)
 
     def mean(weights: dict[str, Any]) -> Any:
         pairs = zip(batch["tokens"], batch["labels"], strict=True)
@@ -89,7 +112,21 @@ def test_a_step_is_that_of_the_model_by_hand(schedule: str, sizes: dict[str, int
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert set(wanted) == set(gradients)
     for name, x in wanted.items():
-        np.testing.assert_allclose(gradients[name], x, atol=1e-5 * float(jnp.max(jnp.abs(x))))
+        got = np.reshape(gradients[name], x.shape)
+        np.testing.assert_allclose(got, x, atol=1e-5 * float(jnp.max(jnp.abs(x))))
+
+
+def test_a_stage_holds_its_chunks() -> None:
+    """With Z=2 and 2 chunks of 2 layers, stage 0 has layers 0, 1, 4, 5 in one reshape of all layers."""
+    _, module = emitted(model("interleaved, chunks 2", i=4, L=8, X=1, Y=1))
+    mesh = module.make_mesh()
+    number = jax.device_put(
+        np.arange(8).reshape(module.INPUTS["W_in"][0][:2]),
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*module.INPUTS["W_in"][2][:2])),
+    )
+    held = [np.ravel(shard.data).tolist() for shard in number.addressable_shards]
+
+    assert [[0, 1, 4, 5], [2, 3, 6, 7]] == held
 
 
 def test_training_goes_down() -> None:
@@ -169,10 +206,15 @@ layers L_Z:
         pytest.param(TWO_AXES, "gpipe", False, id="two axes, bf16"),
         pytest.param(TWO_AXES, "1f1b", True, id="two axes"),
         pytest.param(PREFETCH, "1f1b", True, id="prefetch"),
+        pytest.param(NO_SAVE, "interleaved, chunks 2", True, id="again, chunks"),
+        pytest.param(TWO_AXES, "interleaved, chunks 2", False, id="two axes, chunks, bf16"),
+        pytest.param(PREFETCH, "interleaved, chunks 2", True, id="prefetch, chunks"),
     ],
 )
 def test_values_gradients_and_collectives(text: str, schedule: str, exact: bool) -> None:
     """Against the reference of each microbatch, in f32 and bf16, and against the plan in each tick."""
+    if "chunks" in schedule:  # more layers, and microbatches in groups
+        text = re.sub(r"\bL=\d+", lambda x: f"L={2 * int(x[0][2:])}", text).replace("i=3", "i=4")
     plan = sl.lower(sl.parse(f"schedule {schedule}\n{text}"))
     found = run_check(plan, exact=exact, thorough=not exact)
 
@@ -182,27 +224,67 @@ def test_values_gradients_and_collectives(text: str, schedule: str, exact: bool)
 # ---- The order of work ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_ticks_are_the_schedules_table(schedule: str) -> None:
-    """The module's own order is the library's; there are 2(m + p - 1) ticks and the table's places."""
-    _, module = emitted(MODEL.replace("1f1b", schedule))
-    words = {1: "F", 2: "BW"}
-    for stages, many in ((1, 3), (2, 1), (2, 5), (3, 7), (4, 2), (4, 8)):
-        ticks = np.concatenate(module._phases(stages, many))
-        table = SCHEDULES[schedule].make(stages, many, 1)
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
+def test_ticks_are_the_schedules_table(schedule: str, chunks: int) -> None:
+    """A stage's order in the module is the table's; there are 2(mv + p - 1) ticks, and rooms for the most held."""
+    name = schedule if chunks == 1 else f"{schedule}, chunks {chunks}"
+    _, module = emitted(model(name, i=4, L=8))
+    for stages, many in ((2, 2), (2, 6), (3, 9), (4, 4), (4, 8), *([] if chunks > 1 else [(3, 7)])):
+        orders = module._orders(*(stages, many, chunks)[: 2 if chunks == 1 else 3])
+        work, room = module._table(module._ticks(orders))
+        table = SCHEDULES[schedule].make(stages, many, chunks)
         for stage, order in enumerate(table.orders):
-            done = [(words[what], i) for what, i in ticks[:, stage].tolist() if what]
-            assert [(work.kind, work.microbatch) for work in order] == done
-        assert 2 * (many + stages - 1) == len(ticks)
-        assert max(simulate(table).held) == module._slots(ticks)
+            columns = (work[name][:, stage].tolist() for name in ("what", "i", "c"))
+            done = [(module.KINDS[what], i, c) for what, i, c in zip(*columns, strict=True) if what]
+            assert [(x.kind, x.microbatch, x.chunk) for x in order] == done
+        assert 2 * (many * chunks + stages - 1) == len(work["what"])
+        assert chunks * max(simulate(table).held) == room["kept"]
+        assert {"gpipe": many}.get(schedule, 1) == room["ends"]
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved, chunks 2"])
+def test_nothing_is_overwritten_before_it_is_read(schedule: str) -> None:
+    """Tick by tick: what a stage reads of a slot is what was made for that piece of work."""
+    _, module = emitted(model(schedule, i=4, L=8))
+    chunks = 2 if "chunks" in schedule else 1
+    for stages, many in ((2, 4), (3, 6), (4, 8)):
+        orders = module._orders(*(stages, many, chunks)[: 2 if chunks == 1 else 3])
+        work, room = module._table(module._ticks(orders))
+        slots: dict[tuple[str, int, int], tuple[int, int]] = {}
+        for tick in range(len(work["what"])):
+            doing = [
+                (module.KINDS[work["what"][tick, s]], *(int(work[x][tick, s]) for x in "ic"))
+                for s in range(stages)
+            ]
+            at = {
+                way: {n: x[tick].tolist() for n, x in work[way].items()} for way in ("put", "read")
+            }
+            for stage, (kind, i, c) in enumerate(doing):
+                part = c * stages + stage
+                last = part == chunks * stages - 1
+                reads = {
+                    "F": ["got"] * (part > 0),
+                    "BW": ["kept", *(["ends"] if last else ["got_back"])],
+                }
+                for name in reads.get(kind, []):
+                    assert (i, part) == slots[name, stage, at["read"][name][stage]]
+                for name in ["kept", *(["ends"] if last else [])] if kind == "F" else []:
+                    slots[name, stage, at["put"][name][stage]] = i, part
+            for stage, (kind, i, c) in enumerate(doing):
+                for name, way, kinds in (("got", 1, "F"), ("got_back", -1, "BW")):
+                    part = c * stages + stage + way
+                    if kind == kinds and 0 <= part < chunks * stages:
+                        slot = at["put"][name][part % stages]
+                        assert 0 <= slot < room[name]
+                        slots[name, part % stages, slot] = i, part
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved, chunks 2"])
 def test_what_is_compiled_does_not_grow(schedule: str) -> None:
     """With more layers and microbatches the lowered module has as many operations as before."""
 
     def operations(**sizes: int) -> int:
-        _, module = emitted(MODEL.replace("1f1b", schedule), **sizes)
+        _, module = emitted(model(schedule, **sizes))
         shapes = {
             name: jax.ShapeDtypeStruct(shape, dtype)
             for name, (shape, dtype, _) in module.INPUTS.items()
@@ -212,7 +294,7 @@ def test_what_is_compiled_does_not_grow(schedule: str) -> None:
         batch = {name: shapes[name] for name in module.BATCH}
         return step.lower(module.make_mesh(), weights, batch).as_text().count("\n")
 
-    assert operations(L=4, i=3) == operations(L=32, i=24)
+    assert operations(L=8, i=4) == operations(L=32, i=24)
 
 
 def test_forward_keeps_nothing_for_a_backward_pass() -> None:
@@ -225,25 +307,35 @@ def test_forward_keeps_nothing_for_a_backward_pass() -> None:
     assert "x13x" not in outer.replace("2x4x13xf32", "").replace("2x13x4xf32", "")
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved, chunks 2", "dualpipe"])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "dualpipe"])
 def test_other_schedules_are_refused(schedule: str) -> None:
     """The message names the schedule, and the hint those that are emitted."""
     with pytest.raises(sl.ShardlangError) as caught:
-        emitted(MODEL.replace("1f1b", schedule).replace("i=5", "i=8"), L=8)
+        emitted(model(schedule, i=8, L=8))
     (found,) = caught.value.diagnostics
 
     assert "SH612" == found.code
-    assert f"the schedule {schedule.partition(',')[0]} can't be emitted" in found.message
-    assert "these can: gpipe, 1f1b" == found.hint
+    assert f"the schedule {schedule} can't be emitted" in found.message
+    assert "these can: gpipe, 1f1b, interleaved" == found.hint
 
 
-def test_layers_that_stages_do_not_divide() -> None:
+@pytest.mark.parametrize(
+    ("schedule", "sizes", "code"),
+    [
+        ("1f1b", {"L": 5}, "SH601"),
+        ("interleaved, chunks 2", {"L": 6}, "SH601"),
+        ("interleaved, chunks 2", {"L": 8, "i": 5}, "SH713"),
+    ],
+)
+def test_layers_and_microbatches_that_stages_do_not_divide(
+    schedule: str, sizes: dict[str, int], code: str
+) -> None:
     """Sizes given at emission are held against the stages."""
-    plan = sl.lower(sl.parse(MODEL))
+    plan = sl.lower(sl.parse(model(schedule, i=4, L=8)))
     with pytest.raises(sl.ShardlangError) as caught:
-        sl.emit_jax(plan, {"L": 5})
+        sl.emit_jax(plan, sizes)
 
-    assert "SH601" == caught.value.diagnostics[0].code
+    assert code == caught.value.diagnostics[0].code
 
 
 # ---- What the cost report says of the emitted code ------------------------------------------------

@@ -71,6 +71,15 @@ class Pipeline:
         """How many stages there are."""
         return Monomial.of(*(axis.name for axis in self.axes))
 
+    def stack(self, layers: int) -> tuple[tuple[int, tuple[Axis, ...]], ...]:
+        """Give the dims of a stack of all layers, with the axes that split each, in the order of the layers.
+
+        With several chunks a dim of these stands before: a stage holds a run of layers in each.
+        """
+        if self.chunks == 1:
+            return ((layers, self.axes),)
+        return ((self.chunks, ()), (layers // self.chunks, self.axes))
+
     @property
     def copies(self) -> int:
         """How many stages' layers a device holds: two where microbatches come from both ends."""

@@ -172,16 +172,19 @@ def _moved(
 def of_all_layers(step: Step) -> Step:
     """Give a step of a block's update as it is done for all of its layers at once: on stacks of them.
 
-    In a pipeline a stage has its own layers.
+    In a pipeline a stage has its own layers; where it holds chunks of them, a stack has a dim of these in front.
     """
     if step.loop is None:
         return step
     dim, pipeline = step.loop.dim, step.loop.pipeline
+    chunked = pipeline is not None and pipeline.chunks > 1
+    front = (Dim(f"chunks of {dim}"), dim) if chunked else (dim,)
     stages = () if pipeline is None else pipeline.axes
+    splits = ((), stages) if chunked else (stages,)
 
     def whole(array: Array) -> Array:
-        tensor = replace(array.tensor, dims=(dim, *array.tensor.dims))
-        return Array(tensor, replace(array.layout, sharding=(stages, *array.layout.sharding)))
+        tensor = replace(array.tensor, dims=(*front, *array.tensor.dims))
+        return Array(tensor, replace(array.layout, sharding=(*splits, *array.layout.sharding)))
 
     inputs = tuple(map(whole, step.inputs))
     return replace(step, inputs=inputs, output=whole(step.output), loop=None)

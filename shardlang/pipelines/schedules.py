@@ -8,11 +8,12 @@ DualPipe: DeepSeek-V3 report (arXiv:2412.19437), section 3.2.1, figure 5 and tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from shardlang.diagnostics import Mistake
+from shardlang.pipelines import orders
 from shardlang.pipelines.errors import (
     NoChunks,
     NothingToSchedule,
@@ -22,6 +23,7 @@ from shardlang.pipelines.errors import (
     UnevenMicrobatches,
     UnknownSchedule,
 )
+from shardlang.pipelines.orders import Piece
 from shardlang.pipelines.table import Kind, Place, Table, Work
 
 MOST = 20_000
@@ -68,7 +70,7 @@ class Schedule:
     is exact where `holds`, which `needs` says in words. `held` gives the most microbatches whose activations
     a stage holds, from (stage, stages, microbatches, chunks), where each counts until its dW is done.
     `allows` says of stages and microbatches what is wrong with them. A `chunked` schedule has several
-    chunks a stage. With `flowing` the next step begins on a stage when that stage is done, without
+    chunks a stage; microbatches of a `grouped` one come in groups of as many as there are stages. With `flowing` the next step begins on a stage when that stage is done, without
     waiting for the others, and `bubble` counts from a stage's own begin to its own end.
     """
 
@@ -82,6 +84,7 @@ class Schedule:
     holds: Callable[[Durations], bool] = lambda _: True
     allows: Callable[[int, int], Mistake | None] = lambda _p, _m: None
     chunked: bool = False
+    grouped: bool = False
     flowing: bool = False
 
     def mistake(self, stages: int, microbatches: int, chunks: int) -> Mistake | None:
@@ -122,31 +125,30 @@ def schedule_of(name: str) -> Schedule | UnknownSchedule:
 
 def gpipe(stages: int, microbatches: int, _: int = 1) -> Table:
     """All forwards, then all backwards."""
-    order = (
-        *(Work("F", i) for i in range(microbatches)),
-        *(Work("BW", i) for i in range(microbatches)),
-    )
-    return Table("gpipe", _straight(stages, microbatches), (order,) * stages)
+    works = _works(orders.gpipe(stages, microbatches))
+    return Table("gpipe", _straight(stages, microbatches), works)
 
 
 def one_f_one_b(stages: int, microbatches: int, _: int = 1) -> Table:
     """As many forwards as there are stages left, then a backward after each forward."""
-    orders = (tuple(_alternating("BW", microbatches, stages - stage, 0)) for stage in range(stages))
-    return Table("1f1b", _straight(stages, microbatches), tuple(orders))
+    works = _works(orders.one_f_one_b(stages, microbatches))
+    return Table("1f1b", _straight(stages, microbatches), works)
+
+
+def _works(rows: Sequence[Sequence[Piece]]) -> tuple[tuple[Work, ...], ...]:
+    return tuple(tuple(Work(*piece) for piece in row) for row in rows)
 
 
 def zb_h1(stages: int, microbatches: int, _: int = 1) -> Table:
     """1F1B with dW apart from dX, put off on later stages as far as the memory of 1F1B's first allows."""
-    orders = (
-        tuple(_alternating("B", microbatches, stages - stage, stage)) for stage in range(stages)
-    )
+    orders = (tuple(_alternating(microbatches, stages - stage, stage)) for stage in range(stages))
     return Table("zb-h1", _straight(stages, microbatches), tuple(orders))
 
 
 def zb_h2(stages: int, microbatches: int, _: int = 1) -> Table:
     """Almost twice as many microbatches in flight, so that no stage waits between its first and last work."""
     orders = (
-        tuple(_alternating("B", microbatches, 2 * (stages - stage) - 1, 2 * stage))
+        tuple(_alternating(microbatches, 2 * (stages - stage) - 1, 2 * stage))
         for stage in range(stages)
     )
     return Table("zb-h2", _straight(stages, microbatches), tuple(orders))
@@ -156,41 +158,24 @@ def _straight(stages: int, microbatches: int) -> tuple[tuple[Place, ...], ...]:
     return (tuple(Place(stage) for stage in range(stages)),) * microbatches
 
 
-def _alternating(kind: Kind, microbatches: int, first: int, behind: int) -> Iterator[Work]:
-    """Give `first` forwards, then a backward and a forward in turn; dW follows `behind` backwards later."""
+def _alternating(microbatches: int, first: int, behind: int) -> Iterator[Work]:
+    """Give `first` forwards, then a dX and a forward in turn; dW follows `behind` backwards later."""
     first = min(first, microbatches)
     yield from (Work("F", i) for i in range(first))
     for i in range(microbatches):
-        yield Work(kind, i)
-        if kind == "B" and i >= behind:
+        yield Work("B", i)
+        if i >= behind:
             yield Work("W", i - behind)
         if first + i < microbatches:
             yield Work("F", first + i)
-    if kind == "B":
-        yield from (Work("W", i) for i in range(max(microbatches - behind, 0), microbatches))
+    yield from (Work("W", i) for i in range(max(microbatches - behind, 0), microbatches))
 
 
 def interleaved(stages: int, microbatches: int, chunks: int) -> Table:
     """1F1B on chunks: microbatches go in groups of as many as there are stages, chunk by chunk."""
     routes = (tuple(Place(s, c) for c in range(chunks) for s in range(stages)),) * microbatches
-    orders: list[tuple[Work, ...]] = []
-    total = microbatches * chunks
-
-    def turn(number: int) -> tuple[int, int]:
-        group, within = divmod(number, stages * chunks)
-        chunk, place = divmod(within, stages)
-        return group * stages + place, chunk
-
-    for stage in range(stages):
-        first = min(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, total)
-        order = [Work("F", *turn(k)) for k in range(first)]
-        for k in range(total):
-            microbatch, chunk = turn(k)
-            order.append(Work("BW", microbatch, chunks - 1 - chunk))
-            if first + k < total:
-                order.append(Work("F", *turn(first + k)))
-        orders.append(tuple(order))
-    return Table("interleaved", routes, tuple(orders), chunks, Fraction(1, chunks))
+    works = _works(orders.interleaved(stages, microbatches, chunks))
+    return Table("interleaved", routes, works, chunks, Fraction(1, chunks))
 
 
 def dualpipe(stages: int, microbatches: int, _: int = 1) -> Table:
@@ -319,6 +304,7 @@ SCHEDULES: Mapping[str, Schedule] = {
             lambda s, p, m, v: Fraction(min(2 * (p - s - 1) + (v - 1) * p + 1, m * v), v),
             allows=_in_groups,
             chunked=True,
+            grouped=True,
         ),
         Schedule(
             "zb-h1",

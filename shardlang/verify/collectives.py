@@ -122,8 +122,10 @@ def _layers(step: Step, numbers: Numbers) -> int:
     """Say how often a device does a step with a batch, or in a tick."""
     if step.loop is None or step.sends:
         return 1
-    pipeline = step.loop.pipeline
-    return numbers.dims[step.loop.dim] // numbers.parts(pipeline.axes if pipeline else ())
+    layers, pipeline = numbers.dims[step.loop.dim], step.loop.pipeline
+    if pipeline is None:
+        return layers
+    return layers // (numbers.parts(pipeline.axes) * pipeline.chunks)
 
 
 def _over_stages(plan: Plan, numbers: Numbers, *, backward: bool) -> Counter[Seen]:
@@ -207,6 +209,11 @@ def _of_step(step: Step, numbers: Numbers, *, back: bool = False) -> Seen:
             return Seen("all_to_all", operand, groups(axes, numbers), detail)
         case Permute(axes) if step.sends:
             rows = groups(axes, numbers)
+            if step.loop is not None and step.loop.pipeline and step.loop.pipeline.chunks > 1:
+                moves = _round(
+                    axes, -1 if back else 1, numbers
+                )  # the last stage to the next chunk's first
+                return Seen("collective_permute", operand, moves)
             onward = [pair for row in rows for pair in itertools.pairwise(row)]
             moves = ((b, a) for a, b in onward) if back else onward
             return Seen("collective_permute", operand, tuple(sorted(moves)))

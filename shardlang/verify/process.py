@@ -14,9 +14,9 @@ from pathlib import Path
 
 from shardlang.backends.jax.errors import failure, JaxMissing, VerifyFailedToRun
 from shardlang.backends.jax.sizes import choose
-from shardlang.backends.jax.stages_template import ORDERS
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import on_one_stage
+from shardlang.pipelines.orders import ORDERS
 from shardlang.verify.result import VerifyResult
 from shardlang.verify.sizes import small_sizes
 

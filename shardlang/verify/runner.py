@@ -22,7 +22,7 @@ from shardlang.backends.jax.emit import emit_jax
 from shardlang.backends.jax.errors import PlanDefect
 from shardlang.backends.jax.functions import chooses, jumps, PRODUCTS_ON_CPU, widens_on_cpu
 from shardlang.backends.jax.layout import stacked_axes
-from shardlang.backends.jax.sizes import Numbers, stacks_of
+from shardlang.backends.jax.sizes import Numbers, pipelines_of
 from shardlang.backends.jax.train import loss_of
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import (
@@ -266,13 +266,32 @@ class _Run:
         """Give the shape of a leaf or an output, with partial results `stacked` behind the layers."""
         shape = tuple(self._numbers.dims[dim] for dim in array.tensor.dims)
         over = stacked_axes(array.layout) if stacked else ()
-        front = [self._numbers.dims[dim] for dim in self._dims(array)]
+        front = [size for size, _ in self._dims(array)]
         return (*front, *([self._numbers.parts(over)] if over else []), *shape)
 
-    def _dims(self, array: Array) -> tuple[Dim, ...]:
-        """List the dims in front of a leaf or an output: all microbatches of a pipeline, and layers."""
-        many = None if array.tensor in self._plan.parameters else self._many
-        return tuple(dim for dim in (many, self._loops.get(array.name)) if dim is not None)
+    def _dims(self, array: Array) -> tuple[tuple[int, tuple[Axis, ...]], ...]:
+        """Give the dims in front of a leaf or an output, each with the axes that split it.
+
+        These are all microbatches of a pipeline, and layers, which with several chunks a stage are two dims.
+        """
+        sizes, loop = self._numbers.dims, self._loops.get(array.name)
+        many = () if self._many is None or not self._batched(array) else ((sizes[self._many], ()),)
+        if loop is None:
+            return many
+        pipeline = pipelines_of(self._plan).get(loop)
+        return (*many, *(pipeline.stack(sizes[loop]) if pipeline else ((sizes[loop], ()),)))
+
+    def _batched(self, array: Array) -> bool:
+        """Whether there is one of a leaf or an output in each microbatch of a pipeline."""
+        return self._many is not None and array.tensor not in self._plan.parameters
+
+    def _layers(self, array: Array, value: Any) -> Any:
+        """Give what there is of all layers of one microbatch along one dim, in the order of the layers."""
+        loop = self._loops.get(array.name)
+        if loop is None:
+            return value
+        front = len(self._dims(array)) - self._batched(array)
+        return value.reshape(-1, *value.shape[front:])
 
     @property
     def _many(self) -> Dim | None:
@@ -286,8 +305,7 @@ class _Run:
 
     def _splits(self, array: Array) -> tuple[tuple[Axis, ...], ...]:
         """Say how the dims in front of a leaf or an output are split: layers, over the stages."""
-        staged = stacks_of(self._plan)
-        return tuple(staged.get(dim, ()) for dim in self._dims(array))
+        return tuple(axes for _, axes in self._dims(array))
 
     def _data(
         self, shape: tuple[int, ...], dtype: DType, *, positive: bool, scale: float = 1
@@ -335,7 +353,9 @@ class _Run:
                     whole[index] = value
                 if self._many is None:
                     return self._one(whole)
-                return self._each(whole, [self._many in self._dims(x) for x in self._leaves])
+                found = self._each(whole, [self._batched(leaf) for leaf in self._leaves])
+                rows = zip(self._plan.outputs, found, strict=True)
+                return tuple(x.reshape(self._shape(a, stacked=False)) for a, x in rows)
 
             def differentiable(values: Sequence[Any]) -> tuple[Any, ...]:
                 found = outputs(values)
@@ -367,7 +387,8 @@ class _Run:
     def _one(self, whole: Sequence[Any]) -> tuple[Any, ...]:
         """Give the outputs of one microbatch, of whole leaves: those that are partial are combined first."""
         env: dict[str, Any] = {}
-        for leaf, value in zip(self._leaves, whole, strict=True):
+        for leaf, own in zip(self._leaves, whole, strict=True):
+            value = self._layers(leaf, own)
             combine = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[leaf.layout.reduction]
             partial, layers = bool(leaf.layout.unreduced), int(leaf.name in self._loops)
             env[leaf.name] = combine(value, axis=layers) if partial else value

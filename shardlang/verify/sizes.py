@@ -50,6 +50,7 @@ def stage_notes(plan: Plan, numbers: Numbers) -> tuple[str, ...]:
         return ()
     many = plan.program.microbatches
     count = 1 if many is None else numbers.dims[many]
+    count *= 1 if plan.program.pipeline is None else plan.program.pipeline.chunks
     text = (
         f"collectives are counted in each of the {done.forward} ticks of forward and the {done.both} "
         f"of both passes; a stage does its work of a pass in {count} of them, and sends in all"
@@ -75,8 +76,9 @@ def ticks(plan: Plan, numbers: Numbers) -> Ticks | None:
         return None
     stages, count = numbers.parts(pipeline.axes), numbers.dims[many]
     table = SCHEDULES[pipeline.schedule].make(stages, count, pipeline.chunks)
-    done = simulate(table, Durations(Fraction(1), Fraction(1, 2), Fraction(1, 2)))
-    forward = stages + count - 1
+    whole = Fraction(pipeline.chunks)  # so that a piece of work takes a tick
+    done = simulate(table, Durations(whole, whole / 2, whole / 2))
+    forward = stages + count * pipeline.chunks - 1
     last = max(e.end for row in done.events for e in row if e.work.kind == "F")
     first = min(e.start for row in done.events for e in row if e.work.kind != "F")
     return Ticks(forward, forward if last <= first else int(done.seconds))

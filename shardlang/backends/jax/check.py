@@ -13,7 +13,7 @@ from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
 from shardlang.backends.jax.functions import jumps, PRODUCTS_ON_CPU, widens_on_cpu
-from shardlang.backends.jax.names import comment, Names, quoted
+from shardlang.backends.jax.names import comment, comments, Names, quoted
 from shardlang.backends.jax.pretty import (
     call,
     dictionary,
@@ -250,6 +250,9 @@ class _Reference:
         lines = unpack(leaves, "inputs", 1)
         caches = {leaf.array for leaf in context.plan.program.leaves if leaf.kind == "cache"}
         for name, leaf in zip(leaves, context.flow.leaves, strict=True):
+            if context.chunks(leaf) > 1:
+                lines += comments("All layers, from those of the stages' first chunks on", 1)
+                lines.append(f"    {name} = {name}.reshape(-1, *{name}.shape[2:])")
             if leaf.array.layout.unreduced:
                 lines += layout(f"{name} = ", _combined(name, leaf, int(leaf.loop is not None)), 1)
             if leaf.array in caches:
@@ -264,7 +267,11 @@ class _Reference:
             if array.name not in self.table:
                 text = f"no statement of the program defines the output {array.name}"
                 raise context.defect(text)
-        outputs = [self.table[array.name] for array in context.plan.outputs]
+        outputs: list[str] = []
+        for output in context.flow.outputs:
+            name, chunks = self.table[output.array.name], context.chunks(output)
+            split = f".reshape({chunks}, -1, *{name}.shape[1:])" if chunks > 1 else ""
+            outputs.append(f"{name}{split}")
         sizes = ["    sizes = _sizes(inputs)"] if "sizes" in "\n".join(lines) else []
         says = '    """Compute the outputs with no sharding at all, as the program means them."""'
         body = [*lines, *layout("return ", parens(*outputs), 1)]
@@ -281,9 +288,10 @@ class _Reference:
             "def reference(*inputs):",
             says,
             *sizes,
+            '    fronts = [front.replace("c", "") for front in FRONT]',
             "",
             "    def one(i):",
-            f"        return _reference_of_one(_microbatch(inputs, BATCHED, i){sized})",
+            '        return _reference_of_one(_of(inputs, fronts, {"i": i})' + f"{sized})",
             "",
             f"    return lax.map(one, jnp.arange({flat(count(self.context))}))",
         ]

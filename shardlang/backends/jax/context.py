@@ -64,16 +64,32 @@ class Context:
         shared = value.array.tensor in self.plan.parameters
         return None if self.stages is None or shared else self.plan.program.microbatches
 
+    def pipeline(self, value: Value) -> Pipeline | None:
+        """Give how the layers of a stack lie on stages, where they do."""
+        mine = (x.pipeline for x in self.plan.program.blocks if x.dim == value.loop)
+        return next(mine, None)
+
     def staged(self, value: Value) -> tuple[Axis, ...]:
         """Give the axes of the stages that hold parts of a stack."""
-        mine = (x.pipeline for x in self.plan.program.blocks if x.dim == value.loop)
-        return next((pipeline.axes for pipeline in mine if pipeline is not None), ())
+        pipeline = self.pipeline(value)
+        return () if pipeline is None else pipeline.axes
+
+    def chunks(self, value: Value) -> int:
+        """Say in how many chunks a stage holds its part of a stack."""
+        pipeline = self.pipeline(value)
+        return 1 if pipeline is None else pipeline.chunks
 
     def front(self, value: Value) -> list[Item]:
-        """Write how a value's dims before its own are split: microbatches, then layers."""
-        staged = self.staged(value)
-        layers = [names_of_axes(staged) if staged else "None"] if value.loop is not None else []
-        return [*(["None"] if self.microbatches(value) else []), *layers]
+        """Write how a value's dims before its own are split: microbatches, then (chunks of) layers."""
+        many: list[Item] = ["None"] if self.microbatches(value) else []
+        return many + [names_of_axes(axes) if axes else "None" for _, axes in self._stack(value, 1)]
+
+    def _stack(self, value: Value, layers: int) -> tuple[tuple[int, tuple[Axis, ...]], ...]:
+        """Give the dims of a stack, with the axes that split each; none where a value is no stack."""
+        if value.loop is None:
+            return ()
+        pipeline = self.pipeline(value)
+        return ((layers, ()),) if pipeline is None else pipeline.stack(layers)
 
     def size(self, dim: Dim) -> str:
         """Write the global size of a dim, and remember that it is needed."""
@@ -94,8 +110,10 @@ class Context:
         partial = stacked_axes(value.array.layout)
         if partial:
             shape = (numbers.parts(partial), *shape)
-        front = [dim for dim in (self.microbatches(value), value.loop) if dim is not None]
-        return (*(numbers.dims[dim] for dim in front), *shape)
+        many = self.microbatches(value)
+        layers = 1 if value.loop is None else numbers.dims[value.loop]
+        stack = (size for size, _ in self._stack(value, layers))
+        return (*([numbers.dims[many]] if many is not None else []), *stack, *shape)
 
     @property
     def without_gradient(self) -> frozenset[str]:

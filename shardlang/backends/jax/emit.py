@@ -25,6 +25,7 @@ from shardlang.backends.jax.tables import sizes_function, tables
 from shardlang.backends.jax.train import training, trains
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import without_axes
+from shardlang.pipelines.orders import ORDERS
 
 
 def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
@@ -54,8 +55,8 @@ def _can_schedule(plan: Plan) -> None:
     if staged is None or plan.program.pipeline is None:
         return
     schedule = plan.program.pipeline.schedule
-    if schedule not in stages.ORDERS:
-        raise failure(plan, ScheduleNotEmitted(schedule, tuple(stages.ORDERS)), staged.span)
+    if schedule not in ORDERS:
+        raise failure(plan, ScheduleNotEmitted(schedule, tuple(ORDERS)), staged.span)
 
 
 def _text(context: Context) -> str:
@@ -135,10 +136,15 @@ def _notes(context: Context) -> list[str]:
                 [x.array.name for x in flow.leaves if not context.microbatches(x)] or ["nothing"],
             ),
         ]
-    for loop in dict.fromkeys(x.loop for x in (*flow.leaves, *flow.outputs) if x.loop is not None):
-        names = [x.array.name for x in (*flow.leaves, *flow.outputs) if x.loop == loop]
-        start = f"Of these there is one a layer, stacked along a first dim {docstring_text(loop.name)}: "
-        notes += ["", *_filled(start, names)]
+    stacks = [x for x in (*flow.leaves, *flow.outputs) if x.loop is not None]
+    for loop in dict.fromkeys(x.loop for x in stacks):
+        mine = [x for x in stacks if x.loop == loop]
+        name, chunks = docstring_text(str(loop)), context.chunks(mine[0])
+        along = f"along a first dim {name}: "
+        if chunks > 1:  # such that each stage holds parts that are not consecutive
+            along = f"as x.reshape({chunks}, {name} // {chunks}, ...) of all layers in order: "
+        start = f"Of these there is one a layer, stacked {along}"
+        notes += ["", *_filled(start, [x.array.name for x in mine])]
     none = sorted(context.without_gradient) if context.has_backward else []
     if none:
         notes += ["", *_filled("No gradient flows to these, which get zeros: ", none)]

@@ -163,7 +163,7 @@ class PlanDefect(Mistake):
 
 @dataclass(frozen=True)
 class ScheduleNotEmitted(Mistake):
-    """A pipeline whose schedule has dX apart from dW, or several chunks a stage."""
+    """A pipeline whose schedule has dX apart from dW."""
 
     code: ClassVar[str] = "SH612"
     title: ClassVar[str] = "schedule not emitted"
@@ -173,8 +173,8 @@ class ScheduleNotEmitted(Mistake):
     def message(self) -> str:
         """Say what can't be emitted."""
         return (
-            f"the schedule {self.schedule} can't be emitted: code is written for pipelines with one "
-            "chunk a stage whose dX and dW are one piece of work"
+            f"the schedule {self.schedule} can't be emitted: code is written for pipelines whose dX and "
+            "dW are one piece of work"
         )
 
     def hint(self) -> str | None:

@@ -17,7 +17,7 @@ MODULE_NAMES = frozenset(
         "forward_backward", "functools", "jax", "jnp", "lax", "main", "make_mesh", "math", "mesh", "np", "os",
         "reference", "sys", "inputs", "outputs", "saved", "leaves", "cotangents", "gradients",
         "place", "sizes", "size", "ml_dtypes", "shape", "carry", "layer", "layers", "outside", "product", "ahead", "number",
-        "stacks", "sent", "handed", "entered", "values",
+        "stacks", "sent", "handed", "entered", "values", "first", "last",
     }
 )  # fmt: skip
 """What the emitted module itself uses inside its step functions, or defines; helpers have a `_`."""

@@ -204,6 +204,8 @@ def scan_lines(context: Context, scan: Scan, own: str = "") -> list[str]:
     # The length follows from the stacks, where there are any.
     counted = scan.stacked or scan.ahead
     parts = f" // {flat(call('lax.axis_size', context.stage_axes))}" if own else ""
+    if own and context.stages is not None and context.stages.chunks > 1:
+        parts += f" // {context.stages.chunks}"
     options = [] if counted else [f"length={context.size(scan.block.dim)}{parts}"]
     options += ["reverse=True"] if scan.back else []
     sources = [names.whole(value) for value in scan.sources]

@@ -25,8 +25,10 @@ from shardlang.backends.jax.relations import Relations
 from shardlang.ir.ops import Permute, sizes_in, Top
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.printer import size_expr, statement
+from shardlang.ir.program import Pipeline
 from shardlang.ir.size import BinOp, Name, SizeExpr
 from shardlang.ir.types import Array, Axis, Dim, subscript
+from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.source import Span
 
 OPEN_AXIS = 2
@@ -100,8 +102,13 @@ def layers_of(plan: Plan) -> tuple[Dim, ...]:
 
 def stacks_of(plan: Plan) -> dict[Dim, tuple[Axis, ...]]:
     """Give the axes of the stages that hold the layers of a pipeline, by the dim of the layers."""
-    blocks = (block for block in plan.program.blocks if block.pipeline is not None)
-    return {block.dim: block.pipeline.axes for block in blocks if block.pipeline is not None}
+    return {dim: pipeline.axes for dim, pipeline in pipelines_of(plan).items()}
+
+
+def pipelines_of(plan: Plan) -> dict[Dim, Pipeline]:
+    """Say how layers lie on stages, by the dim of the layers."""
+    blocks = plan.program.blocks
+    return {block.dim: block.pipeline for block in blocks if block.pipeline is not None}
 
 
 def axes_of(plan: Plan) -> tuple[Axis, ...]:
@@ -148,12 +155,15 @@ class _Sizing:
         `few` are the least factor, the step to the next dim's, and after how many it starts again.
         """
         parts = {name: _needed(over, axes) for name, over in self.splits.items()}
+        start = dict[str, int]()
+        for layers, pipeline in pipelines_of(self.plan).items():
+            for dim, count in _in_stages(self.plan, layers, pipeline, axes):
+                parts[self.root(dim)] = math.lcm(parts[self.root(dim)], count)
+                once = dim == layers and pipeline.chunks > 1  # a stage has several layers then
+                start[self.root(dim)] = parts[self.root(dim)] * (1 if once else 2)
         least, step, period = few
-        staged = stacks_of(self.plan)
-        start = {
-            self.root(dim): 2 * parts[self.root(dim)] if dim in staged else FEW_LAYERS
-            for dim in layers_of(self.plan)
-        }
+        for dim in layers_of(self.plan):
+            start.setdefault(self.root(dim), FEW_LAYERS)
         for index, dim in enumerate(dims_of(self.plan)):
             factor = least + step * (index % period)
             start.setdefault(self.root(dim), parts[self.root(dim)] * factor)
@@ -167,6 +177,16 @@ class _Sizing:
         if isinstance(found, tuple):
             return found
         return {dim: found[self.root(dim)] for dim in dims_of(self.plan)}
+
+
+def _in_stages(
+    plan: Plan, layers: Dim, pipeline: Pipeline, axes: Mapping[Axis, int]
+) -> Iterator[tuple[Dim, int]]:
+    """Give what a pipeline's layers and microbatches have to be multiples of."""
+    stages, many = math.prod(axes[axis] for axis in pipeline.axes), plan.program.microbatches
+    yield layers, stages * pipeline.chunks
+    if many is not None and SCHEDULES[pipeline.schedule].grouped:
+        yield many, stages
 
 
 def _at_most(plan: Plan) -> Iterator[tuple[Dim, Dim]]:
@@ -372,11 +392,23 @@ def _check(plan: Plan, numbers: Numbers) -> None:
                 text = subscript(axes).removeprefix("_")
                 mistake = SizeDoesNotDivide(str(array), dim.name, numbers.dims[dim], text, parts)
                 raise failure(plan, mistake, span)
-    for dim, axes in stacks_of(plan).items():
-        if numbers.dims[dim] % numbers.parts(axes):
-            text = subscript(axes).removeprefix("_")
-            size, parts = numbers.dims[dim], numbers.parts(axes)
-            stack = f"layers {dim}{subscript(axes)}"
-            raise failure(plan, SizeDoesNotDivide(stack, dim.name, size, text, parts))
+    for dim, pipeline in pipelines_of(plan).items():
+        _check_stages(plan, numbers, dim, pipeline)
     for step, dim, before, after in _apart(plan, numbers.axes):
         raise failure(plan, ShardsApart(statement(step), dim.name, before, after), step.span)
+
+
+def _check_stages(plan: Plan, numbers: Numbers, layers: Dim, pipeline: Pipeline) -> None:
+    """Raise where layers are no multiple of the stages' chunks, or a schedule doesn't take the microbatches."""
+    axes, many = subscript(pipeline.axes), plan.program.microbatches
+    stages, size = numbers.parts(pipeline.axes), numbers.dims[layers]
+    if size % (stages * pipeline.chunks):
+        text = axes.removeprefix("_")
+        text += f" with {pipeline.chunks} chunks a stage" if pipeline.chunks > 1 else ""
+        stack, parts = f"layers {layers}{axes}", stages * pipeline.chunks
+        raise failure(plan, SizeDoesNotDivide(stack, layers.name, size, text, parts))
+    row = SCHEDULES[pipeline.schedule]
+    if row.grouped and many is not None and stages > 1:
+        mistake = row.mistake(stages, numbers.dims[many], pipeline.chunks)
+        if mistake is not None:
+            raise failure(plan, mistake)

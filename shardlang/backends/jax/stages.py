@@ -11,20 +11,19 @@ those before them it comes from what the first stage's layers hand back.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardlang.backends.jax.again import Again
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.flow import Run, Scan, Straight, Value
 from shardlang.backends.jax.layout import names_of_axes
-from shardlang.backends.jax.names import comments
+from shardlang.backends.jax.names import comments, quoted
 from shardlang.backends.jax.passes import gradient_of, indices, layers, run_lines, scan_lines
 from shardlang.backends.jax.pretty import call, flat, Item, layout, parens, unpack
 from shardlang.backends.jax.stages_template import (
     BACK,
     ONLY_IF,
-    ORDERS,
     SEND_BACK,
     STAGES,
     TICKS,
@@ -32,6 +31,7 @@ from shardlang.backends.jax.stages_template import (
 from shardlang.backends.jax.template import fill
 from shardlang.ir.printer import statement
 from shardlang.ir.types import Array, Axis
+from shardlang.pipelines import orders
 
 
 def functions(context: Context) -> list[str]:
@@ -52,15 +52,6 @@ def count(context: Context) -> Item:
             return f"inputs[{index}].shape[0]"
     assert context.plan.program.microbatches is not None
     return str(context.numbers.dims[context.plan.program.microbatches])
-
-
-def _first(context: Context) -> str:
-    return f"{flat(call('lax.axis_index', context.stage_axes))} == 0"
-
-
-def _last(context: Context) -> str:
-    size = flat(call("lax.axis_size", context.stage_axes))
-    return f"{flat(call('lax.axis_index', context.stage_axes))} == {size} - 1"
 
 
 @dataclass(frozen=True)
@@ -94,14 +85,14 @@ def _forward(context: Context) -> list[str]:
         *context.unpack(flow.leaves, "inputs"),
         *indices(context, flow.forward),
         *run_lines(context, parts.before),
-        *scan_lines(context, parts.layers, _first(context)),
+        *scan_lines(context, parts.layers, "first"),
         *_handed(context, parts.layers),
     ]
     end = layout("return ", parens(parens(*outputs), parens(*saved), "handed"), 1)
     own = _Alone("_last_steps", "Run the lines behind the layers, which are the last stage's.")
     function, called = own.lines(context, run_lines(context, parts.behind), begin, end)
     lines = [
-        f"def _forward_steps({context.parameters('inputs', 'sent')}):",
+        f"def _forward_steps({context.parameters('inputs', 'sent', 'first', 'last')}):",
         '    """Run a stage with a microbatch: its outputs, what backward reads, and what it hands on."""',
         *begin,
         *called,
@@ -133,7 +124,7 @@ def _backward(context: Context) -> list[str]:
     ]
     body = run_lines(context, own, again)
     handed = [
-        *scan_lines(context, parts.layers, _last(context)),
+        *scan_lines(context, parts.layers, "last"),
         *_handed(context, parts.layers),
     ]
     rest = run_lines(context, parts.behind, again)
@@ -143,14 +134,14 @@ def _backward(context: Context) -> list[str]:
     read = _names(rest).read
     for name in (context.names[array] for array in parts.layers.exits):
         if name in read:
-            zeros = call("jnp.where", _first(context), name, f"jnp.zeros_like({name})")
+            zeros = call("jnp.where", "first", name, f"jnp.zeros_like({name})")
             handed += layout(f"{name} = ", zeros, 1)
     alone = _Alone(
         "_last_steps_backward", "Go back through the lines behind the layers, on the last stage."
     )
     function, called = alone.lines(context, body, begin, [*handed, *rest])
     lines = [
-        f"def _backward_steps({context.parameters('leaves', 'saved', 'cotangents', 'sent')}):",
+        f"def _backward_steps({context.parameters('leaves', 'saved', 'cotangents', 'sent', 'first', 'last')}):",
         '    """Go back through a stage with a microbatch: gradients (INPUTS), and what it hands back."""',
         *begin,
         *called,
@@ -242,7 +233,7 @@ class _Alone:
             *layout("return ", parens(*gives), 1),
         ]
         sized = call("functools.partial", self.name, "sizes") if context.sized else self.name
-        here = call("_only_if", _last(context), sized, parens(*reads))
+        here = call("_only_if", "last", sized, parens(*reads))
         names = parens(*gives)
         target = ", ".join(gives) if len(gives) > 1 else flat(names)
         called = layout(f"{target} = ", here, 1)
@@ -261,41 +252,65 @@ def _ticks(context: Context) -> str:
     flow = context.flow
     sized = bool(context.sized)
     order = {leaf.array: index for index, leaf in enumerate(flow.leaves)}
+    chunks = context.stages.chunks
     marks: dict[str, Item] = {
         "axes": flat(context.stage_axes),
         "moving": flat(names_of_axes(_in_mesh_order(context))),
         "places": flat(_places(context)),
+        "next": "i + 1" if chunks == 1 else "(i + 1) % stages",
+        "senders": "stages - 1" if chunks == 1 else "stages",
         "count": count(context),
+        "chunks": str(chunks),
+        "chunks_too": "" if chunks == 1 else f", chunks={chunks}",
         "sizes_parameter": ", sizes" if sized else "",
         "pass_sizes": ", sizes" if sized else "",
         "pass_sizes_named": ", sizes=sizes" if sized else "",
-        "phases": ORDERS[context.stages.schedule].strip("\n"),
+        "orders": orders.text(context.stages.schedule).strip("\n"),
         "forward_notes": "\n".join(_notes(context, back=False)),
         "backward_notes": "\n".join(_notes(context, back=True)),
         "send_back": "",
     }
     tables = [
-        "# Of each input whether it has all microbatches in front.",
-        *_flags("BATCHED", [context.microbatches(x) is not None for x in flow.leaves]),
-        "# Of each output whether it is the last stage's; others are in parts on the stages.",
-        *_flags("LAST", [not context.staged(x) for x in flow.outputs]),
+        "# What the first dims of each input count: i microbatches, c chunks of a stage's layers.",
+        *_row("FRONT", (_front(context, x) for x in flow.leaves)),
+        "# The same of outputs, and whether each is the last stage's; others are in parts on the stages.",
+        *_row("OUTPUTS_FRONT", (_front(context, x) for x in flow.outputs)),
+        *_row("LAST", (str(not context.staged(x)) for x in flow.outputs)),
+        "# Of what backward reads, whether it is of the layers and before them, or of the lines behind them.",
+        *_row("KEPT", _kept(context)),
+        "# The first piece of work: all have its shapes.",
+        'FIRST = {"i": 0, "c": 0}',
     ]
     if not context.has_backward:
-        return "\n\n\n".join(
-            ("\n".join(tables), _filled(TICKS, {**marks, "phases": ""}), _filled(STAGES, marks))
-        )
-    leaves: list[Value] = list(context.again)
+        texts = (_filled(text, marks) for text in (TICKS, STAGES))
+        return "\n\n\n".join(("\n".join(tables), *texts))
     without = context.without_gradient
-    summed = [not context.staged(x) and x.array.name not in without for x in flow.leaves]
-    tables.append(
-        "# Of the gradient of each input whether it is the sum of what the stages have of it."
-    )
-    tables += _flags("SUMMED", summed)
-    tables += ["", "# The inputs that the backward pass reads."]
-    tables += layout("LEAVES = ", parens(*(str(order[x.array]) for x in leaves)), 0)
+    summed = (not context.staged(x) and x.array.name not in without for x in flow.leaves)
+    tables += [
+        "# What the first dims of cotangents count.",
+        *_row("SEEDS_FRONT", (_front(context, x) for x in flow.cotangents)),
+        "# Of the gradient of each input whether it is the sum of what the stages have of it.",
+        *_row("SUMMED", map(str, summed)),
+        "",
+        "# The inputs that the backward pass reads.",
+        *_row("LEAVES", (str(order[x.array]) for x in context.again)),
+    ]
     marks["send_back"] = fill(SEND_BACK, marks).strip("\n")
     texts = (_filled(text, marks) for text in (TICKS, STAGES, BACK))
     return "\n\n\n".join(("\n".join(tables), *texts))
+
+
+def _front(context: Context, value: Value) -> str:
+    """Write what the dims in front of a value count that a piece of work has one of."""
+    many = "i" if context.microbatches(value) is not None else ""
+    return quoted(f"{many}{'c' if context.chunks(value) > 1 else ''}")
+
+
+def _kept(context: Context) -> Iterator[str]:
+    """Say of what the backward pass reads whether it is made by lines behind the layers."""
+    behind = _Parts.of(context.flow.forward).behind
+    ends = {array for run in behind for step in run.steps for array in step.outputs}
+    yield from (quoted("ends" if x.array in ends else "kept") for x in context.flow.saved)
 
 
 def _in_mesh_order(context: Context) -> list[Axis]:
@@ -319,8 +334,8 @@ def _filled(text: str, marks: dict[str, Item]) -> str:
     return fill(text, marks).strip("\n")
 
 
-def _flags(name: str, flags: Iterable[bool]) -> list[str]:
-    return layout(f"{name} = ", parens(*(str(flag) for flag in flags)), 0)
+def _row(name: str, items: Iterable[str]) -> list[str]:
+    return layout(f"{name} = ", parens(*items), 0)
 
 
 def _notes(context: Context, *, back: bool) -> list[str]:

@@ -99,10 +99,15 @@ def _size(context: Context, dim: Dim) -> str:
     """Write where a size is read: from the first input that has the dim, else it is a number."""
     root = context.roots[dim]
     for index, leaf in enumerate(context.flow.leaves):
-        sizes = [context.roots[own] for own in leaf.array.tensor.dims]
-        sizes = [*([""] if leaf.array.layout.unreduced else []), *sizes]
-        front = [dim for dim in (context.microbatches(leaf), leaf.loop) if dim is not None]
-        sizes = [*(context.roots[dim] for dim in front), *sizes]
+        many, chunks = context.microbatches(leaf), context.chunks(leaf) > 1
+        front = [context.roots[own] for own in (many, leaf.loop) if own is not None]
+        if chunks:  # the layers' dim is two
+            front.insert(len(front) - 1, "")
+        sizes = [*front, *([""] if leaf.array.layout.unreduced else [])]
+        sizes += [context.roots[own] for own in leaf.array.tensor.dims]
         if root in sizes:
-            return f"inputs[{index}].shape[{sizes.index(root)}]"
+            place = sizes.index(root)
+            whole = f"inputs[{index}].shape[{place}]"
+            split = chunks and place == len(front) - 1
+            return f"inputs[{index}].shape[{place - 1}] * {whole}" if split else whole
     return str(context.numbers.dims[dim])

@@ -92,7 +92,7 @@ def test_narrow_steps_compare_collectives() -> None:
         pytest.param("return jnp.mean(losses)", "return losses[0]", id="the first loss alone"),
         pytest.param('state["optimizer"], old)', "optimizer.init(old), old)", id="a state that is not kept"),
         pytest.param("x + updates[name]", "x - updates[name]", id="uphill"),
-        pytest.param("parameters = _whole_of(mesh, parameters)", "parameters = old", id="no step"),
+        pytest.param("_whole_of(mesh, new)", "_whole_of(mesh, old)", id="no step"),
     ],
 )  # fmt: skip
 def test_wrong_steps(right: str, wrong: str) -> None:

@@ -426,7 +426,7 @@ class _Run:
             notes += ("with data of both signs the program gives NaN, so the inputs are positive",)
         with jax.default_matmul_precision(PRODUCTS_ON_CPU if widens_on_cpu(self._plan) else None):
             found = self._compared(reference, thorough=thorough)
-            if self._plan.update:
+            if "STATES" in self._module:
                 found = found.joined(self._step_compared(reference))
         return replace(found, notes=(*notes, *found.notes))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from textwrap import wrap
 
 from shardlang.backends.jax.attention import attention
 from shardlang.backends.jax.compute import aligned, compute, dtype_code, jax_dtype
@@ -13,7 +12,7 @@ from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.data import scales
 from shardlang.backends.jax.flow import Value
 from shardlang.backends.jax.functions import jumps, PRODUCTS_ON_CPU, widens_on_cpu
-from shardlang.backends.jax.names import comment, comments, Names, quoted
+from shardlang.backends.jax.names import comment, comments, filled, Names, quoted
 from shardlang.backends.jax.pretty import (
     call,
     dictionary,
@@ -113,11 +112,9 @@ def check(context: Context) -> str:
         jumping = _jumps(plan)
         parts = (MAIN_WHOLE, MAIN_JUMPS if jumping else MAIN_GRADIENTS)
         filled = [fill(part, marks).strip("\n") for part in parts]
-        if plan.update:
-            scanned = plan.program.microbatches is not None and context.stages is None
-            filled += training_check(
-                context, _combine(context, int(scanned)), gradients=not jumping
-            )
+        scanned = plan.program.microbatches is not None and context.stages is None
+        combine = _combine(context, int(scanned))
+        filled += training_check(context, combine, gradients=not jumping)
         marks["gradients"] = "\n" + "\n\n".join(filled)
         shared += "" if jumping else "\n\n\n" + LIKE.strip("\n")
     reference = "\n\n\n".join(_Reference(context).texts())
@@ -184,10 +181,9 @@ def _small_setup(context: Context, small: Numbers) -> list[str]:
         Entry(f"{quoted(x.array.name)}: ", parens(*(str(n) for n in context.shape(x, small))))
         for x in context.flow.leaves
     ]
-    notes = ", ".join(shrunk(context.numbers, small))
+    start = "The declared sizes are too large to try here. This is the same code at small ones: "
     return [
-        "    # The declared sizes are too large to try here: the same code at small sizes.",
-        *(f"    {comment(line)}" for line in wrap(notes, 90)),
+        *(f"    {comment(line)}" for line in filled(start, shrunk(context.numbers, small), 94)),
         *layout("axes = ", dictionary(*axes), 1),
         *layout("shapes = ", dictionary(*shapes), 1),
     ]

@@ -9,7 +9,7 @@ from shardlang.backends.jax.errors import failure, PlanDefect
 from shardlang.backends.jax.flow import trace, Value
 from shardlang.backends.jax.layout import names_of_axes, stacked_axes
 from shardlang.backends.jax.names import comments, quoted
-from shardlang.backends.jax.pretty import call, Item, unpack
+from shardlang.backends.jax.pretty import call, Item, parens, unpack
 from shardlang.backends.jax.sizes import arrays, Numbers, roots
 from shardlang.backends.jax.variables import Letters, Variables
 from shardlang.backends.jax.varying import Varying
@@ -129,6 +129,14 @@ class Context:
             for leaf in self.flow.leaves
             if leaf.array in self.flow.read or leaf.array.name in missing
         )
+
+    @property
+    def leaves_read(self) -> Item:
+        """Write the leaves that the backward pass reads, taken from all inputs."""
+        every, read = self.flow.leaves, self.again
+        if read == every:
+            return "inputs"
+        return parens(*(f"inputs[{every.index(leaf)}]" for leaf in read))
 
     @property
     def x64(self) -> bool:

@@ -10,7 +10,7 @@ program become identifiers through `names`, everything else of it stands in comm
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from shardlang.backends.jax import attention, passes, rings, stages
@@ -18,7 +18,7 @@ from shardlang.backends.jax.check import check
 from shardlang.backends.jax.context import Context
 from shardlang.backends.jax.errors import AxisNotAscii, failure, ScheduleNotEmitted
 from shardlang.backends.jax.functions import HELPERS
-from shardlang.backends.jax.names import docstring_text
+from shardlang.backends.jax.names import docstring_text, filled
 from shardlang.backends.jax.public import public
 from shardlang.backends.jax.sizes import choose
 from shardlang.backends.jax.tables import sizes_function, tables
@@ -121,17 +121,17 @@ def _notes(context: Context) -> list[str]:
         axes = {axis.name: size for axis, size in numbers.axes.items()}
         known = {**axes, **{dim.name: size for dim, size in numbers.dims.items()}}
         sizes = [f"{docstring_text(n)}={known[n]}" for n in numbers.chosen]
-        notes += ["", *_filled("Sizes that nobody gave were chosen: ", sizes)]
+        notes += ["", *filled("Sizes that nobody gave were chosen: ", sizes)]
     ends = [value.array for value in (*flow.leaves, *flow.outputs)]
     stacked = [array.name for array in ends if array.layout.unreduced]
     if stacked:
         start = "Partial results, one a device group, are stacked along a leading dim of: "
-        notes += ["", *_filled(start, stacked)]
+        notes += ["", *filled(start, stacked)]
     if context.stages is not None:
         many = docstring_text(str(context.plan.program.microbatches))
         notes += [
             "",
-            *_filled(
+            *filled(
                 f"All microbatches are given at once: a first dim {many} of all but: ",
                 [x.array.name for x in flow.leaves if not context.microbatches(x)] or ["nothing"],
             ),
@@ -144,23 +144,10 @@ def _notes(context: Context) -> list[str]:
         if chunks > 1:  # such that each stage holds parts that are not consecutive
             along = f"as x.reshape({chunks}, {name} // {chunks}, ...) of all layers in order: "
         start = f"Of these there is one a layer, stacked {along}"
-        notes += ["", *_filled(start, [x.array.name for x in mine])]
+        notes += ["", *filled(start, [x.array.name for x in mine])]
     none = sorted(context.without_gradient) if context.has_backward else []
     if none:
-        notes += ["", *_filled("No gradient flows to these, which get zeros: ", none)]
+        notes += ["", *filled("No gradient flows to these, which get zeros: ", none)]
     if not context.has_backward:
         notes += ["", "The plan has no backward pass, so there is no forward_backward."]
     return notes
-
-
-def _filled(start: str, words: Iterable[str]) -> list[str]:
-    """Write a list of words as lines of at most 100 columns."""
-    lines, line = list[str](), start
-    listed = list(words)
-    for index, word in enumerate(listed):
-        piece = word + ("." if index == len(listed) - 1 else ",")
-        if len(line) + len(piece) + 1 > 100:
-            lines.append(line.rstrip())
-            line = ""
-        line += piece if line.endswith(" ") or not line else f" {piece}"
-    return [*lines, line]

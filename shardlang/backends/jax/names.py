@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import unicodedata
+from collections.abc import Iterable
 from textwrap import wrap
 
 MODULE_NAMES = frozenset(
@@ -113,3 +114,16 @@ def docstring_text(text: str) -> str:
     """Make a text safe inside a triple-quoted string."""
     shown = "".join(char if char.isprintable() else " " for char in text)
     return shown.replace("\\", "/").replace('"', "'").strip()
+
+
+def filled(start: str, words: Iterable[str], width: int = 100) -> list[str]:
+    """Write a list of words as lines, between words alone."""
+    lines, line = list[str](), start
+    listed = list(words)
+    for index, word in enumerate(listed):
+        piece = word + ("." if index == len(listed) - 1 else ",")
+        if len(line) + len(piece) + 1 > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece if line.endswith(" ") or not line else f" {piece}"
+    return [*lines, line]

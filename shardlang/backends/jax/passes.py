@@ -127,19 +127,19 @@ def layers(context: Context, passed: Iterable[Run]) -> list[str]:
     for run in passed:
         if isinstance(run, Scan):
             found += [_gathering(context, run)] if run.ahead else []
-            found.append(layer(context, run, _body(context, run)).text())
+            found.append(layer(context, run).text())
     return found
 
 
-def layer(context: Context, scan: Scan, body: Sequence[str] = ()) -> Layer:
-    """Give the function of one layer; what calls it needs no body."""
-    names, casts = context.names, context.varying.cast(scan)
+def layer(context: Context, scan: Scan) -> Layer:
+    """Give the function of one layer."""
+    names, casts, body = context.names, context.varying.cast(scan), _body(context, scan)
     way = "Go back through" if scan.back else "Run"
     return Layer(
         scan.function,
         f"{way} a layer of `layers {scan.block.dim}`: what it hands on, and its part of stacks.",
         [names[array] for array in scan.outside],
-        bool(context.sized),
+        "sizes[" in "\n".join(body),
         [names[array] for array in (*scan.entries, *scan.sums, *scan.ready)],
         [*(names[value.array] for value in scan.stacked), *(["number"] if scan.ahead else [])],
         body,

@@ -15,12 +15,10 @@ from shardlang.backends.jax.train import accumulates, moves_home, trains
 
 def public(context: Context) -> str:
     """Write the public functions."""
-    flow, again = context.flow, context.again
+    flow = context.flow
     positions = _cotangent_positions(context)
     outputs, leaves = flow.outputs, flow.leaves
     every = positions == tuple(range(len(outputs)))
-    order = {leaf.array: index for index, leaf in enumerate(leaves)}
-    read = [f"inputs[{order[leaf.array]}]" for leaf in again]
     given = [f"cotangents[{i}]" for i in positions]
     partial = [bool(outputs[i].array.layout.unreduced) for i in positions]
     parts: list[Item] = [
@@ -48,11 +46,15 @@ def public(context: Context) -> str:
         "pass_sizes": ", sizes" if sized else "",
         "sizes_parameter": "sizes, " if sized else "",
         "static_sizes": ", _sizes(inputs)" if sized else "",
-        "leaves": parens(*read),
+        "leaves": context.leaves_read,
         "forward_steps": "_forward_all" if context.stages else "_forward_steps",
         "backward_steps": "_backward_all" if context.stages else "_backward_steps",
         "both": BOTH_WAYS if context.stages else BOTH_STEPS,
-        "backward_specs": parens(specs(context, again), "SAVED", "COTANGENTS"),
+        "backward_specs": parens(
+            "_specs(INPUTS)" if context.again == leaves else specs(context, context.again),
+            "SAVED",
+            "COTANGENTS",
+        ),
         "unchecked_why": "\n".join(_unchecked(context)),
         "mapped": call("jax.shard_map", *mapped),
         "cotangents": "_arrays(cotangents, OUTPUTS)" if every else parens(*given),

@@ -11,7 +11,7 @@ The update's steps over the parameters of a block are done for all layers at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,6 +44,7 @@ from shardlang.backends.jax.train_template import (
     ONE_BATCH,
     STAGES,
     STEP,
+    WIDE_DTYPE,
 )
 from shardlang.ir.ops import Relayout
 from shardlang.ir.plan import Plan, Step
@@ -213,8 +214,12 @@ _KINDS = (
 
 def _masters(plan: Plan, rows: Sequence[Updated]) -> bool:
     """Say whether the state holds the parameters in f32 as well."""
-    narrow = any(row.leaf.array.tensor.dtype.bits < 32 for row in rows)
-    return plan.program.optimizer in MASTERS and narrow
+    return plan.program.optimizer in MASTERS and _narrow(rows)
+
+
+def _narrow(rows: Sequence[Updated]) -> bool:
+    """Say whether some parameter is narrower than f32, in which it is updated then."""
+    return any(row.leaf.array.tensor.dtype.bits < 32 for row in rows)
 
 
 def _kinds(plan: Plan, rows: Sequence[Updated]) -> tuple[_Kind, ...]:
@@ -329,11 +334,6 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     places = {leaf.array.name: index for index, leaf in enumerate(leaves)}
     staged = context.stages is not None
     sized = bool(context.sized)
-    own = '_own_parts_of(mesh, state["parameters"])' if "own" in kinds else 'state["parameters"]'
-    old = [
-        f"        old = {own}",
-        "        old = {name: x.astype(_wide_dtype(name)) for name, x in old.items()}",
-    ]
     marks: dict[str, Item] = {
         **(_of_outputs(context) if loss is None else _of_loss(context, loss)),
         "data": "    data = {name: x[0] for name, x in batch.items()}"
@@ -347,13 +347,9 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "inputs": named("batch" if staged else "data"),
         "pass_sizes": ", sizes" if sized else "",
         "count": count(context) if staged else "",
-        "leaves": parens(*(f"inputs[{places[leaf.array.name]}]" for leaf in context.again)),
+        "leaves": context.leaves_read,
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
-        "masters": "a copy of them in f32 " if masters else "",
-        "keep_masters": '    state["masters"] = wide' if masters else "",
-        "old": '        old = state["masters"]' if masters else "\n".join(old),
-        "whole": "        parameters = _whole_of(mesh, parameters)" if "whole" in kinds else "",
-        "masters_too": ', "masters": new' if masters else "",
+        **_of_state(kinds, narrow=_narrow(rows), masters=masters),
     }
     marks["reduced"] = "_reduced(gradients)" if "reduced" in kinds else "gradients"
     parts = (STAGES,) if staged else (OF_ONE, MICROBATCHES if _scans(context) else ONE_BATCH)
@@ -374,6 +370,30 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
             }
             yield fill(MOVED, moved).strip("\n")
     yield fill(STEP, marks).strip("\n")
+
+
+def _of_state(kinds: Collection[str], *, narrow: bool, masters: bool) -> dict[str, Item]:
+    """Write what a step does with parameters before and behind the optimizer, and in which dtypes."""
+    own = '_own_parts_of(mesh, state["parameters"])' if "own" in kinds else 'state["parameters"]'
+    old = ['        old = state["masters"]' if masters else f"        old = {own}"]
+    if narrow and not masters:
+        old.append("        old = {name: x.astype(_wide_dtype(name)) for name, x in old.items()}")
+    new = "{name: x.astype(INPUTS[name][1]) for name, x in new.items()}" if narrow else "new"
+    parameters = [f"        parameters = {new}"]
+    if "whole" in kinds:
+        whole = f"        parameters = _whole_of(mesh, {'parameters' if narrow else 'new'})"
+        parameters = [*parameters, whole] if narrow else [whole]
+    wider = "        gradients = {name: gradients[name].astype(x.dtype) for name, x in old.items()}"
+    return {
+        "masters": "a copy of them in f32, " if masters else "",
+        "own_dtype": "_wide_dtype(name)" if narrow else "INPUTS[name][1]",
+        "keep_masters": '    state["masters"] = own' if masters else "",
+        "old": "\n".join(old),
+        "widen": wider if narrow else "",
+        "parameters": "\n".join(parameters),
+        "masters_too": ', "masters": new' if masters else "",
+        "wide_dtype": WIDE_DTYPE.strip("\n") + "\n\n" if narrow else "",
+    }
 
 
 def _of_loss(context: Context, loss: int) -> dict[str, Item]:

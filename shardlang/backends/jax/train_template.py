@@ -77,13 +77,21 @@ ONE_BATCH = """
 """
 """The same for a step of one batch."""
 
+WIDE_DTYPE = '''
+def _wide_dtype(name):
+    """Give the dtype in which a parameter is updated."""
+    return jnp.promote_types(INPUTS[name][1], "float32")
+
+'''
+"""What narrow parameters need besides."""
+
 STEP = '''
 def init_state(mesh, optimizer, parameters):
     """Give the state that training begins with.
 
-    `parameters` are by name, whole or as `place` gives them. The state holds them as INPUTS has
-    them, @masters@and the optimizer's state.
-    `optimizer` is a GradientTransformation of optax, or has its `init` and `update`.
+    It holds the parameters as INPUTS has them, @masters@and the optimizer's state.
+    `parameters` are by name, whole or as `place` gives them. `optimizer` is a
+    GradientTransformation of optax, or has its `init` and `update`.
     """
 
     def placed(name, dtype, spec):
@@ -94,9 +102,9 @@ def init_state(mesh, optimizer, parameters):
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
     state = {"parameters": {name: placed(name, *INPUTS[name][1:]) for name in STATES}}
-    wide = {name: placed(name, _wide_dtype(name), spec) for name, spec in STATES.items()}
-    shardings = _state_shardings(mesh, jax.eval_shape(optimizer.init, wide), wide)
-    state["optimizer"] = jax.jit(optimizer.init, out_shardings=shardings)(wide)
+    own = {name: placed(name, @own_dtype@, spec) for name, spec in STATES.items()}
+    shardings = _state_shardings(mesh, jax.eval_shape(optimizer.init, own), own)
+    state["optimizer"] = jax.jit(optimizer.init, out_shardings=shardings)(own)
 @keep_masters@
     return state
 
@@ -108,25 +116,20 @@ def make_train_step(mesh, optimizer):
     def step(state, batch):
         loss, gradients = loss_and_gradients(mesh, state["parameters"], batch)
 @old@
-        gradients = {name: gradients[name].astype(x.dtype) for name, x in old.items()}
+@widen@
         updates, moments = optimizer.update(gradients, state["optimizer"], old)
         new = {name: x + updates[name].astype(x.dtype) for name, x in old.items()}
         new, moments = (
             jax.lax.with_sharding_constraint(tree, _state_shardings(mesh, tree, old))
             for tree in (new, moments)
         )
-        parameters = {name: x.astype(INPUTS[name][1]) for name, x in new.items()}
-@whole@
+@parameters@
         return {"parameters": parameters, "optimizer": moments@masters_too@}, loss
 
     return step
 
 
-def _wide_dtype(name):
-    """Give the dtype in which a parameter is updated."""
-    return jnp.promote_types(INPUTS[name][1], "float32")
-
-
+@wide_dtype@
 def _state_shardings(mesh, tree, parameters):
     """Give arrays under a parameter's name its sharding in STATES, where they have its shape."""
 

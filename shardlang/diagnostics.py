@@ -48,6 +48,22 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Told(Mistake):
+    """A mistake whose words are those of whoever finds it: why, and what may stand there instead."""
+
+    why: str
+    instead: str | None = None
+
+    def message(self) -> str:
+        """Say why."""
+        return self.why
+
+    def hint(self) -> str | None:
+        """Say what would do."""
+        return self.instead
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """A mistake at a place; `line` and `column` are 1-based, columns in code points.
 

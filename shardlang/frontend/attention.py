@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardlang.frontend import expression_errors
-from shardlang.frontend.names import RING_ATTENTION, RING_ATTENTION_BACK
+from shardlang.frontend.heads import RING_ATTENTION, RING_ATTENTION_BACK
 from shardlang.frontend.syntax import Call, Comparison, Expr, TensorRef
 from shardlang.frontend.terms import Pending
 from shardlang.frontend.values import Entry

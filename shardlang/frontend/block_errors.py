@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardlang.diagnostics import Mistake
+from shardlang.diagnostics import Mistake, Told
 
 
 @dataclass(frozen=True)
@@ -150,21 +150,11 @@ class LayersFirst(Mistake):
 
 
 @dataclass(frozen=True)
-class WrongCarry(Mistake):
+class WrongCarry(Told):
     """`layers L, x2 -> x:` where nothing is called `x`, or no line of the block defines `x2`."""
 
     code: ClassVar[str] = "SH267"
     title: ClassVar[str] = "nothing to hand on"
-    why: str
-    instead: str | None = None
-
-    def message(self) -> str:
-        """Say why."""
-        return self.why
-
-    def hint(self) -> str | None:
-        """Say what to do."""
-        return self.instead
 
 
 @dataclass(frozen=True)

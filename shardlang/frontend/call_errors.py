@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardlang.diagnostics import Mistake
+from shardlang.diagnostics import Mistake, Told
 from shardlang.frontend.hints import listed, suggest
 
 
@@ -96,21 +96,11 @@ class ParameterDefined(Mistake):
 
 
 @dataclass(frozen=True)
-class NoResult(Mistake):
+class NoResult(Told):
     """`block mlp(x) -> y:` and no line of it defines `y`, or one whose other lines have no name."""
 
     code: ClassVar[str] = "SH156"
     title: ClassVar[str] = "the result of a block"
-    why: str
-    instead: str | None = None
-
-    def message(self) -> str:
-        """Say why there is none."""
-        return self.why
-
-    def hint(self) -> str | None:
-        """Say what to do."""
-        return self.instead
 
 
 @dataclass(frozen=True)
@@ -143,21 +133,11 @@ class WrongCall(Mistake):
 
 
 @dataclass(frozen=True)
-class WrongArgument(Mistake):
+class WrongArgument(Told):
     """`mlp(2)` where the block writes its parameter with brackets, or `mlp_D(x)`, `mlp(x -> y)`."""
 
     code: ClassVar[str] = "SH158"
     title: ClassVar[str] = "not an argument"
-    why: str
-    instead: str | None = None
-
-    def message(self) -> str:
-        """Say why."""
-        return self.why
-
-    def hint(self) -> str | None:
-        """Say what to write."""
-        return self.instead
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shardlang.diagnostics import Label, Mistake, Reporter
-from shardlang.frontend import call_errors, functions
+from shardlang.frontend import call_errors
 from shardlang.frontend.blocks import inside
-from shardlang.frontend.build import HEADS
+from shardlang.frontend.heads import HEADS, SUBSCRIPTED
 from shardlang.frontend.names import AxisNames
 from shardlang.frontend.scopes import relays
 from shardlang.frontend.syntax import (
@@ -250,8 +250,8 @@ class _Writer:
         """Report what is wrong with a block by itself."""
         head, name = block.head, block.name
         root = name.partition("_")[0]
-        if name in functions.HEADS or root in HEADS:
-            taken = name if name in functions.HEADS else root
+        if name in HEADS or root in SUBSCRIPTED:
+            taken = name if name in HEADS else root
             self.report(head.name.span, call_errors.ReservedBlock(name, taken))
         seen: set[str] = set()
         for word in head.parameters:

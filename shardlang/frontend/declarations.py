@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from shardlang.diagnostics import Label, Mistake, Reporter
 from shardlang.frontend import declaration_errors, errors, shape_errors, training_errors
-from shardlang.frontend.build import LARGEST_SIZE, too_large
+from shardlang.frontend.amounts import LARGEST_SIZE, too_large
 from shardlang.frontend.names import AxisNames, Brackets
 from shardlang.frontend.parser import parse
 from shardlang.frontend.renames import Tie

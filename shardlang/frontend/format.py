@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from shardlang.diagnostics import Reporter
 from shardlang.frontend import blocks
-from shardlang.frontend.build import HEADS, RENAME
+from shardlang.frontend.heads import RENAME, RESHAPE, SUBSCRIPTED
 from shardlang.frontend.lines import goes_on
 from shardlang.frontend.names import AxisNames, implied_axes, USUAL_AXES
 from shardlang.frontend.parser import read
-from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     AccumulateDecl,
     AxisDecl,
@@ -404,8 +403,8 @@ class _Spelling:
     def _call(self, call: Call) -> str:
         head = call.head.text
         if call.subscript is not None:
-            braces = head == RENAME or head not in HEADS
-            arrow = call.arrow if head == RESHAPE or head not in HEADS else None
+            braces = head == RENAME or head not in SUBSCRIPTED
+            arrow = call.arrow if head == RESHAPE or head not in SUBSCRIPTED else None
             head += _subscript(call.subscript, braces=braces, arrow=arrow)
         inside = ", ".join(map(self._expr, call.arguments))  # fewer frames than a generator
         if call.result is not None:

@@ -8,10 +8,10 @@ those that look things up in `selection`. The tables of names are `FUNCTIONS` of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from shardlang.frontend import (
     block_errors,
@@ -21,10 +21,18 @@ from shardlang.frontend import (
     numbers,
     training_errors,
 )
-from shardlang.frontend.names import ATTENTION, AxisNames, COLLECTIVES, RENAME, RINGS, USUAL_AXES
+from shardlang.frontend.heads import (
+    HEADS,
+    NORMALISATIONS,
+    REDUCTIONS,
+    RENAME,
+    SELECTIONS,
+    SHAPES,
+    UPDATE,
+)
+from shardlang.frontend.names import AxisNames, USUAL_AXES
 from shardlang.frontend.products import dims_named, names
-from shardlang.frontend.selection import SELECTIONS
-from shardlang.frontend.shapes import SHAPES, Shapes
+from shardlang.frontend.shapes import Shapes
 from shardlang.frontend.syntax import Call, NumberRef, TensorRef, Word
 from shardlang.frontend.terms import Number, Pending, Want
 from shardlang.ir.functions import FUNCTION_ALIASES, FUNCTIONS, RMSNORM_EPSILON
@@ -47,37 +55,6 @@ from shardlang.source import Span
 
 if TYPE_CHECKING:
     from shardlang.frontend.expressions import Expressions
-
-REDUCTIONS: Mapping[str, Literal["sum", "mean", "max", "min"]] = {
-    "sum": "sum",
-    "mean": "mean",
-    "max": "max",
-    "min": "min",
-}
-"""Reductions along dims."""
-
-NORMALISATIONS = ("softmax", "rmsnorm", "logsumexp", "log_softmax", "cross_entropy")
-"""What is written out as several statements."""
-
-UPDATE = "Update"
-"""The optimizer's step: a parameter's new value from the parameter and its gradient."""
-
-HEADS = (
-    *FUNCTIONS,
-    *FUNCTION_ALIASES,
-    *REDUCTIONS,
-    *NORMALISATIONS,
-    "equal",
-    *SELECTIONS,
-    RENAME,
-    *SHAPES,
-    UPDATE,
-    *COLLECTIVES,
-    *RINGS,
-    *ATTENTION,
-)
-"""Everything that may be called."""
-
 
 MINUS = Linear((Coefficient(), Coefficient(Fraction(-1))))
 """A difference."""

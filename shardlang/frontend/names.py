@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import errors, hints
+from shardlang.frontend.heads import ATTENTION, COLLECTIVES, RINGS, WITH_DIM
 from shardlang.frontend.syntax import DimRef, Item, Layers, TensorRef, Word
 from shardlang.frontend.walk import calls, references
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, Reduction, Tensor
@@ -18,26 +19,6 @@ from shardlang.source import Span
 
 USUAL_AXES = "WXYZ"
 """Single letters that are axes where no mesh line says otherwise."""
-
-COLLECTIVES = ("AllGather", "ReduceScatter", "AllReduce", "AllToAll", "Permute", "Slice", "Mask")
-"""The heads of relayouts."""
-
-RING_GATHER, RING_SCATTER = "RingGather", "RingScatter"
-RINGS = (RING_GATHER, RING_SCATTER)
-"""The heads of collectives that are done together with a product."""
-
-RING_ATTENTION, RING_ATTENTION_BACK = "RingAttention", "RingAttentionBack"
-ATTENTION = (RING_ATTENTION, RING_ATTENTION_BACK)
-"""The heads of attention whose keys and values go round; the first word of the subscript are axes."""
-
-RENAME = "Rename"
-"""The head that gives a value other dim names."""
-
-PUT = "put"
-"""The head that gives a value new dims."""
-
-WITH_DIM = ("ReduceScatter", "AllToAll", "Slice", RING_SCATTER)
-"""Those whose subscript ends with a dim."""
 
 
 def tail(word: Word, start: int, length: int) -> Span:

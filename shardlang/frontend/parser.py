@@ -18,9 +18,10 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from shardlang.diagnostics import Label, Reporter, ShardlangError
 from shardlang.frontend.blocks import indent, nested
-from shardlang.frontend.build import Builder, FormError, reading_at, RELATIONS
+from shardlang.frontend.build import Builder
 from shardlang.frontend.files import read_source
 from shardlang.frontend.grammar import grammar_text, load_parser
+from shardlang.frontend.heads import RELATIONS
 from shardlang.frontend.lines import Chunk, MAX_BRACKETS, split
 from shardlang.frontend.parse_errors import (
     DECLARATIONS,
@@ -39,6 +40,7 @@ from shardlang.frontend.parse_errors import (
     WrongArrow,
     WrongBracket,
 )
+from shardlang.frontend.pieces import FormError, reading_at
 from shardlang.frontend.syntax import (
     Binary,
     BlockDecl,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from shardlang.diagnostics import Label, Reporter
 from shardlang.frontend import errors, expression_errors, settle
+from shardlang.frontend.heads import COLLECTIVES
 from shardlang.frontend.local import local_layout
-from shardlang.frontend.names import AxisNames, Brackets, COLLECTIVES
+from shardlang.frontend.names import AxisNames, Brackets
 from shardlang.frontend.products import names
 from shardlang.frontend.syntax import Call, TensorRef
 from shardlang.frontend.terms import Pending, Sum, Want

@@ -24,21 +24,13 @@ from shardlang.frontend.calls import written_out
 from shardlang.frontend.declarations import Overrides, SizeReader
 from shardlang.frontend.expressions import Expressions
 from shardlang.frontend.gaps import Gaps, NOTHING_BROKEN
+from shardlang.frontend.heads import PUT, RENAME, RESHAPE
 from shardlang.frontend.includes import included
-from shardlang.frontend.names import (
-    AxisNames,
-    BracketReader,
-    Brackets,
-    implied_axes,
-    plain_dims,
-    PUT,
-    RENAME,
-)
+from shardlang.frontend.names import AxisNames, BracketReader, Brackets, implied_axes, plain_dims
 from shardlang.frontend.parser import parse
 from shardlang.frontend.products import names
 from shardlang.frontend.relayout import Relayouts
 from shardlang.frontend.renames import rename_line
-from shardlang.frontend.shapes import RESHAPE
 from shardlang.frontend.syntax import (
     BlockDecl,
     Call,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardlang.frontend import expression_errors, settle
-from shardlang.frontend.names import RING_GATHER, RING_SCATTER
+from shardlang.frontend.heads import RING_GATHER, RING_SCATTER
 from shardlang.frontend.products import contracted
 from shardlang.frontend.syntax import Call, Product, TensorRef
 from shardlang.frontend.terms import Arriving, Pending, Value, Want

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardlang.diagnostics import Label
 from shardlang.frontend import block_errors, blocks
-from shardlang.frontend.build import COLLECTIVES
+from shardlang.frontend.heads import COLLECTIVES
 from shardlang.frontend.syntax import (
     AccumulateDecl,
     Call,

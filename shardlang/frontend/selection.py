@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shardlang.frontend import expression_errors, numbers
-from shardlang.frontend.names import PUT
+from shardlang.frontend.heads import PUT
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.syntax import Call, Comparison, Expr, Negate, TensorRef
 from shardlang.frontend.terms import Number, Pending, Value, Want
@@ -25,9 +25,6 @@ from shardlang.source import Span
 
 if TYPE_CHECKING:
     from shardlang.frontend.expressions import Expressions
-
-SELECTIONS = ("where", "take", PUT)
-"""The heads of calls that are read here."""
 
 TURNED: Mapping[Relation, Relation] = {
     "==": "==",

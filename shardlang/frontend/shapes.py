@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from shardlang.frontend import errors, expression_errors, shape_errors
+from shardlang.frontend.heads import RESHAPE, ROTARY
 from shardlang.frontend.products import dims_named, names
 from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Call, Word
@@ -21,11 +22,6 @@ from shardlang.ir.types import Dim
 
 if TYPE_CHECKING:
     from shardlang.frontend.functions import Functions
-
-ROTARY = ("rotary", "unrotary")
-RESHAPE = "Reshape"
-SHAPES = (*ROTARY, RESHAPE, "top", "rank")
-"""The heads that this module reads."""
 
 
 class Shapes:

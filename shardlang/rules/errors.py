@@ -5,26 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardlang.diagnostics import Mistake, Severity
+from shardlang.diagnostics import Mistake, Severity, Told
 
 
 @dataclass(frozen=True)
-class IllegalStep(Mistake):
+class IllegalStep(Told):
     """`AllGather_Y(W[D_X, F])`: nothing of W is split over Y."""
 
     code: ClassVar[str] = "SH301"
     title: ClassVar[str] = "not possible as it stands"
-
-    why: str
-    instead: str | None = None
-
-    def message(self) -> str:
-        """Say what is wrong."""
-        return self.why
-
-    def hint(self) -> str | None:
-        """Say what would do."""
-        return self.instead
 
 
 @dataclass(frozen=True)

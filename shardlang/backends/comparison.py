@@ -103,7 +103,7 @@ class Comparison:
             yield f"least T_overlapped: {', '.join(best)}"
         for name, report in self.reports.items():
             size = None if report.hardware is None else report.hardware.get("hbm")
-            needed = report.memory.quantity("total").value
+            needed = report.needed[1].value
             if size is not None and needed is not None and needed > size:
                 yield f"{name} needs more than a device's {size / 1e9:g} GB"
 

@@ -15,7 +15,7 @@ from shardlang.backends.report_html import tables as html
 from shardlang.backends.report_latex import tables as latex
 from shardlang.backends.report_markdown import tables as markdown
 from shardlang.backends.report_tables import Block, Cell
-from shardlang.backends.report_text import broken, table
+from shardlang.backends.report_text import broken, table, wrap
 from shardlang.backends.units import amount, count
 from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import Quantity
@@ -131,7 +131,7 @@ class Comparison:
                 lines += _one_by_one(block, width)
             else:
                 lines += table(rows, width, right, "  ")
-            lines += [f"  {note}" for note in block.notes]
+            lines += [f"  {part}" for note in block.notes for part in wrap(note, width - 2)]
         return "\n".join(lines) + "\n"
 
     def to_markdown(self) -> str:

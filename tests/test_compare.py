@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import sympy
 
+import shardlang as sl
+from shardlang.backends.comparison import Comparison
+
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMES = ("dp", "fsdp", "tp", "fsdp_tp")
 FILES = [str(ROOT / "examples" / f"{name}.shd") for name in SCHEMES]
@@ -110,3 +113,23 @@ def test_a_file_twice_is_two_rows(shardlang):
     out = shardlang("compare", FILES[0], FILES[0]).out
 
     assert ["(1)", "(2)"] == re.findall(r"dp\.shd (\(\d\))", out.split("\n\n")[0])
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_models_side_by_side_break_no_word(width: int) -> None:
+    """A pipeline's bubble is said, and formulas that do not fit beside each other stand below each other."""
+    reports = {
+        f"examples/{name}.shd ({n})": sl.cost(sl.lower(sl.load(f"examples/{name}.shd")))
+        for n, name in enumerate(("pipeline", "moe", "transformer"))
+    }
+    text = Comparison(reports).to_text(width)
+    words = text.split()
+
+    assert max(map(len, text.splitlines())) <= width
+    assert all(f"examples/{name}.shd" in words for name in ("pipeline", "moe", "transformer"))
+    # 3.593 s of work, (i + Z - 1)/i = 35/32 times as long
+    said = "examples/pipeline.shd (0) is a pipeline: T_overlapped with its bubble is 3.93 s"
+    assert said in " ".join(words)
+    for report in reports.values():
+        for term in str(report.total.quantity("flops")).split(" + "):
+            assert term.split("/")[-1] in text

@@ -146,9 +146,57 @@ def test_blocks_keep_their_layouts():
     """A whole model is planned on each mesh with the layouts that it has, and a note says so."""
     found = sl.best_meshes(sl.load("examples/llama.shd"), 1024, strategy="book")
 
-    assert found.notes == ("layouts are not searched: layers L are a block",)
+    assert found.notes[0] == (
+        "layouts are not searched: layers L are a block; those of the text are taken"
+    )
+    assert all(note.startswith("not listed: ") for note in found.notes[1:])
     assert found.candidates
     assert all(c.written for c in found.candidates)
+
+
+STAGES = """
+hardware tpu_v5p
+mesh X=2, Z=2
+dims B=64, D=64, E=64, L=12, i=6
+accumulate i
+schedule {schedule}
+input x: [B_X, D]
+layers L_Z:
+  x[B_X, D] = x + gelu(x ·_D W[D, E]) ·_E V[E, D]
+Out = mean_{B,D}(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # 12 chips: Z is 1, 2, 3, 4, 6 or 12, all of which divide 12 layers
+        ("1f1b", {1, 2, 3, 4, 6, 12}),
+        # two chunks a stage: Z = 12 has no layers for them, and 4 and 12 divide no 6 microbatches
+        ("interleaved, chunks 2", {1, 2, 3, 6}),
+    ],
+)
+def test_stages_that_a_schedule_refuses_are_no_answer(schedule, expected):
+    """By hand; what is left out is named with its reason, and every mesh is an answer or named."""
+    text = STAGES.replace("{schedule}", schedule)
+    found = sl.best_meshes(sl.parse(text), 12, strategy="book")
+    said = " ".join(note for note in found.notes if note.startswith("not listed: "))
+    every = {(x, z) for x, z in product(range(1, 13), repeat=2) if x * z == 12}
+    # B = 64 is not divided by 3, 6 or 12
+    even = {(x, z) for x, z in every if 64 % x == 0}
+
+    assert found.meshes == len(every)
+    assert {c.mesh["Z"] for c in found.candidates} == {z for _, z in even if z in expected}
+    listed = {(c.mesh["X"], c.mesh["Z"]) for c in found.candidates}
+    assert all((x, z) in listed or f"X={x}, Z={z}" in said for x, z in every)
+    assert ("can't be divided into 12 stages of 2 chunks each" in said) == (schedule != "1f1b")
+
+
+def test_no_mesh_has_a_schedule():
+    """Five chips on one axis of stages: 12 layers have no five stages."""
+    text = STAGES.replace("{schedule}", "1f1b")
+    with pytest.raises(sl.ShardlangError, match=r"12 layers can't be divided into 5 stages"):
+        sl.best_meshes(sl.parse(text.replace("mesh X=2, Z=2", "mesh X=1 @dcn, Z=2")), 5)
 
 
 def test_answers_are_ranked_and_differ():
@@ -198,7 +246,8 @@ def test_no_mesh_takes_more_axes_than_the_chips_have():
     found = sl.best_meshes(program, 16, hardware="tpu_v5e")
 
     assert all(1 in c.mesh.values() for c in found.candidates)
-    assert found.notes == ("tpu_v5e has 2 axes of the interconnect: no mesh takes more",)
+    assert found.notes[0] == "tpu_v5e has 2 axes of the interconnect: no mesh takes more"
+    assert all(note.startswith("not listed: ") for note in found.notes[1:])
 
 
 def test_axes_that_the_program_puts_across_keep_their_sizes():

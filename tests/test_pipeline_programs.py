@@ -381,3 +381,34 @@ def test_the_layers_of_other_schedules_verify(shardlang) -> None:
 
     assert 0 == found.status, found.out + found.err
     assert "all layers of the pipeline are run on every stage" in " ".join(found.out.split())
+
+
+def test_a_run_of_a_pipeline_counts_the_bubble_and_every_stage() -> None:
+    """By hand: 12BDFLi FLOPs of 32 devices at C, bound by them, and 3 stages' wait for 32 microbatches."""
+    report = sl.cost(sl.lower(sl.load("examples/pipeline.shd")))
+    run = report.run(tokens=1e12)
+    counts = report.conventions()
+    work = 12 * 16_000 * 8192 * 32_768 * 32 * 32
+
+    for name in ("model", "hardware"):
+        total = counts[name].total
+        assert total is not None
+        assert total.value == work, name
+    assert run["overlapped"].seconds.value == Fraction(work, 32) / 459_000_000_000_000 * 35 / 32
+    assert run["overlapped"].mfu == pytest.approx(32 / 35)
+
+
+def test_lines_behind_the_layers_are_run_by_the_last_stage_alone() -> None:
+    """By hand: of 4 devices, 2 stages of 2, all have layers and two have the line behind them."""
+    text = (
+        "mesh X=2, Z=2\ndims B=4, D=8, E=8, V=16, L=2, i=3\naccumulate i\ninput x: [B_X, D]\n"
+        "layers L_Z:\n  x[B_X, D] = gelu(x ·_D W[D, E]) ·_E U[E, D]\n"
+        "y[B_X, V] = x ·_D H[D, V]\n"
+    )
+    counts = sl.cost(sl.lower(sl.parse(text), forward_only=True)).conventions()
+    layers, behind = 2 * (2 * 4 * 8 * 8) * 2, 2 * 4 * 8 * 16
+
+    for name in ("model", "hardware"):
+        total = counts[name].total
+        assert total is not None
+        assert total.value == 3 * (layers + behind), name

@@ -15,9 +15,10 @@ from shardlang.backends.report_html import tables as html
 from shardlang.backends.report_latex import tables as latex
 from shardlang.backends.report_markdown import tables as markdown
 from shardlang.backends.report_tables import Block, Cell
-from shardlang.backends.report_text import table
+from shardlang.backends.report_text import broken, table, wrap
 from shardlang.backends.units import amount, count
 from shardlang.cost.formula import Formula
+from shardlang.cost.quantities import Quantity
 from shardlang.cost.report import Report
 
 STATE = ("parameters", "gradients", "optimizer")
@@ -94,7 +95,7 @@ class Comparison:
         known = {
             name: value
             for name, report in self.reports.items()
-            if (value := report.total.quantity("t_overlapped").value) is not None
+            if (value := _step(report).value) is not None
         }
         devices = {_devices(self.reports[name]) for name in known}
         if len(known) > 1 and len(devices) == 1:
@@ -102,8 +103,10 @@ class Comparison:
             best = [name for name, value in known.items() if value == least]
             yield f"least T_overlapped: {', '.join(best)}"
         for name, report in self.reports.items():
+            if report.pipeline is not None and (step := amount(_step(report), "s")):
+                yield f"{name} is a pipeline: T_overlapped with its bubble is {step}"
             size = None if report.hardware is None else report.hardware.get("hbm")
-            needed = report.memory.quantity("total").value
+            needed = report.needed[1].value
             if size is not None and needed is not None and needed > size:
                 yield f"{name} needs more than a device's {size / 1e9:g} GB"
 
@@ -123,8 +126,12 @@ class Comparison:
         for block in self.blocks():
             lines += ["", block.title] if lines else [block.title]
             right = [i for i, column in enumerate(block.columns) if column in block.numbers]
-            lines += table([["", *block.columns[1:]], *block.rows], width, right, "  ")
-            lines += [f"  {note}" for note in block.notes]
+            rows = [["", *block.columns[1:]], *block.rows]
+            if broken(rows, width, "  "):
+                lines += _one_by_one(block, width)
+            else:
+                lines += table(rows, width, right, "  ")
+            lines += [f"  {part}" for note in block.notes for part in wrap(note, width - 2)]
         return "\n".join(lines) + "\n"
 
     def to_markdown(self) -> str:
@@ -145,6 +152,24 @@ class Comparison:
     def __str__(self) -> str:
         """Print the tables as text."""
         return self.to_text().rstrip("\n")
+
+
+def _step(report: Report) -> Quantity:
+    """Give T_overlapped of a step, with the bubble where there is one."""
+    pipeline = report.pipeline
+    return (
+        report.total.quantity("t_overlapped")
+        if pipeline is None
+        else pipeline.times["t_overlapped"]
+    )
+
+
+def _one_by_one(block: Block, width: int) -> Iterator[str]:
+    """Print the rows of a table whose formulas do not fit beside each other one below the other."""
+    for name, *cells in block.rows:
+        yield f"  {name}"
+        rows = [list(pair) for pair in zip(block.columns[1:], cells, strict=True)]
+        yield from table(rows, width, (), "    ")
 
 
 def _state(report: Report) -> Formula:

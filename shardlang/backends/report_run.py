@@ -259,6 +259,8 @@ def _notes(found: Run) -> Iterator[str]:
         + (", model-causal attention half" if kinds else "")
         + "; HFU what the devices run; both over the peak C"
     )
+    if found.bubble:
+        yield "T_overlapped, T_serial and T_scheduled have the bubble of the pipeline"
     if found.steps is not None:
         yield _SPARE
     seconds = {name: pace.seconds.value for name, pace in found.paces.items()}

@@ -72,13 +72,9 @@ def wrap(text: str, width: int) -> list[str]:
 
     A line begins with the operator of the sum that it goes on with, and a short sum in brackets stays whole.
     """
-
-    def together(found: re.Match[str]) -> str:
-        return found[0].replace(" ", NO_BREAK) if len(found[0]) <= width // 2 else found[0]
-
     lines: list[str] = []
     line = ""
-    for long in OPERATOR.sub(rf" \1{NO_BREAK}", SUM.sub(together, text)).split(" "):
+    for long in _words(text, width):
         word = long
         while len(word) > width:
             if line:
@@ -95,6 +91,23 @@ def wrap(text: str, width: int) -> list[str]:
             line = f"{line} {word}" if line else word
     lines += [line] if line or not lines else []
     return [line.replace(NO_BREAK, " ") for line in lines]
+
+
+def _words(text: str, width: int) -> list[str]:
+    """Give what a text is broken into where it has spaces."""
+
+    def together(found: re.Match[str]) -> str:
+        return found[0].replace(" ", NO_BREAK) if len(found[0]) <= width // 2 else found[0]
+
+    return OPERATOR.sub(rf" \1{NO_BREAK}", SUM.sub(together, text)).split(" ")
+
+
+def broken(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> bool:
+    """Say whether a table of so many columns would break words."""
+    room = width - len(indent) - GAP * (len(rows[0]) - 1)
+    columns = zip(*rows, strict=True)
+    words = ([len(w) for text in column for w in _words(text, width)] for column in columns)
+    return sum(max(lengths, default=0) for lengths in words) > room
 
 
 def table(

@@ -141,6 +141,8 @@ def _text(found: Ranking, top: int, columns: int) -> str:
         text = "  ".join(str(array).replace(" ", "\u00a0") for array in each.arrays)
         text += "  (as\u00a0written)" if each.written else ""
         lines += [f"    {part}".replace("\u00a0", " ").rstrip() for part in wrap(text, columns - 4)]
+    if len(found.candidates) > top:
+        lines += ["", f"the best {top} of {len(found.candidates)} answers: --top shows more"]
     lines += [part for note in found.notes for part in ("", *wrap(f"note: {note}", columns))]
     if not found.finished:
         lines += ["", "note: time was over before every mesh was looked at (--budget)"]

@@ -8,7 +8,8 @@ counting contractions, with or without a table that is looked up. `CONVENTIONS` 
 - *Model FLOPs* are those of the program: every contraction of both passes once, over all devices. A
   contraction of the backward pass whose value the forward pass had (`save`) counts no second time,
   and one that several devices do alike counts once.
-- *Hardware FLOPs* are what the devices run: the sum of the report, times the number of devices.
+- *Hardware FLOPs* are what the devices run: the sum of the report, times the number of devices; lines behind
+  a pipeline's layers are run by the last stage's alone.
 - *Attention* is found in the forward pass: a contraction of two activations (scores), whose result
   comes through a function of each element (softmax's exp) into another contraction of two activations
   that sums over a dim which one operand of the first had alone (the keys). Both, and their transposes
@@ -235,13 +236,16 @@ def count_work(report: Report) -> Work:
     values = Values(report.plan)
     devices = report.symbols.monomial(Monomial.of(*(info.axis.name for info in report.axes)))
     attention = _attention(report, values)
+    last, pipeline = _last_stage_alone(report.plan), report.plan.program.pipeline
+    stages = Monomial() if pipeline is None else report.symbols.monomial(pipeline.stages)
     sums: dict[tuple[bool, bool], list[Formula]] = {}
     halved: dict[str, None] = {}
     for cost in report.compute:
         if not cost.counted:
             continue
         half = id(cost.step) in attention
-        sums.setdefault((False, half), []).append(cost.flops.formula * devices)
+        running = devices / stages if id(cost.step) in last else devices
+        sums.setdefault((False, half), []).append(cost.flops.formula * running)
         if half:
             halved[str(cost.step.output.tensor.name)] = None
         if id(cost.step) not in values.again:
@@ -270,9 +274,24 @@ def count_work(report: Report) -> Work:
 
 
 def _whole(report: Report, cost: ComputeCost) -> Formula:
-    """Give the FLOPs of a step over all devices, with what several do alike counted once."""
-    axes = (axis.name for axis in split_axes(cost.step))
+    """Give the FLOPs of a step over all devices, with what several do alike counted once.
+
+    Of a pipeline's layers each stage has its own.
+    """
+    axes = [axis.name for axis in split_axes(cost.step)]
+    if cost.step.loop is not None and cost.step.loop.pipeline is not None:
+        axes += [axis.name for axis in cost.step.loop.pipeline.axes]
     return cost.flops.formula * report.symbols.monomial(Monomial.of(*axes))
+
+
+def _last_stage_alone(plan: Plan) -> frozenset[int]:
+    """Name the steps that the last stage of a pipeline does alone: those of lines behind its layers."""
+    found: list[int] = []
+    for steps in (plan.forward[::-1], plan.backward):
+        staged = [s.loop is not None and s.loop.pipeline is not None for s in steps]
+        if True in staged:
+            found += [id(step) for step in steps[: staged.index(True)]]
+    return frozenset(found)
 
 
 class Values:

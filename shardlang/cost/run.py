@@ -132,7 +132,7 @@ class Run:
 
     `paces` are by the names in `TIMES`. `steps` is None where no number of tokens is given. `price` is
     in USD for a device and an hour, `priced` says where it comes from. `convention` is what the given
-    MFU counts.
+    MFU counts, `bubble` says that the step times have the bubble of a pipeline.
     """
 
     counts: Counts
@@ -145,6 +145,7 @@ class Run:
     convention: str
     mfu: Fraction | None
     paces: Mapping[str, Pace]
+    bubble: bool = False
 
     def __getitem__(self, name: str) -> Pace:
         """Give what a step time comes to, by its name in `TIMES`."""
@@ -211,6 +212,7 @@ def run(
         convention=convention,
         mfu=share,
         paces=maker.paces(share, count, seconds),
+        bubble=report.pipeline is not None,
     )
 
 
@@ -273,17 +275,25 @@ class _Maker:
         self, mfu: Fraction | None, count: Count, seconds: Fraction | None
     ) -> dict[str, Pace]:
         """Give a pace for each time that there is."""
-        totals = self.report.total
-        found = {name: totals.quantity(f"t_{name}").formula for name in ("overlapped", "serial")}
-        if totals.quantity("t_serial").value is not None:
+        found = {name: self.step(name) for name in ("overlapped", "serial")}
+        serial = self.report.total.quantity("t_serial").value
+        if serial is not None:
+            pipeline = self.report.pipeline
+            share = Fraction(0) if pipeline is None else pipeline.share.value or Fraction(0)
             scheduled = self.report.schedule().seconds
-            found["scheduled"] = Formula.of(Monomial(written(scheduled)))
+            found["scheduled"] = Formula.of(Monomial(written(scheduled) / (1 - share)))
         if mfu is not None and count.total is not None:
             rate = self.devices * self.peak * mfu
             found["mfu"] = count.total.formula / rate
         if seconds is not None:
             found["measured"] = Formula.of(Monomial(seconds))
         return {name: self.pace(name, time) for name, time in found.items() if time}
+
+    def step(self, name: str) -> Formula:
+        """Give a time of the report, with the bubble of a pipeline."""
+        pipeline = self.report.pipeline
+        times = self.report.total.quantities if pipeline is None else pipeline.times
+        return times[f"t_{name}"].formula
 
     def pace(self, name: str, time: Formula) -> Pace:
         """Give what a step time comes to."""
@@ -297,7 +307,6 @@ class _Maker:
         run = None if self.steps is None else time * self.steps
         hours = None if run is None else run * (self.devices / HOUR)
         usd = None if hours is None or self.price is None else hours * Monomial(self.price)
-        totals = self.report.total
         return Pace(
             name=name,
             seconds=self.report.quantity(time),
@@ -305,8 +314,8 @@ class _Maker:
             tokens_per_second_device=None if each is None else self.ratio(each, time),
             achieved={key: self.ratio(work, time) for key, work in done.items()},
             utilization={key: self.ratio(w / self.peak, time) for key, w in done.items()},
-            over_overlapped=self.ratio(time, totals.quantity("t_overlapped").formula),
-            over_serial=self.ratio(time, totals.quantity("t_serial").formula),
+            over_overlapped=self.ratio(time, self.step("overlapped")),
+            over_serial=self.ratio(time, self.step("serial")),
             days=None if run is None else self.report.quantity(run / Monomial(Fraction(DAY))),
             device_hours=None if hours is None else self.report.quantity(hours),
             usd=None if usd is None else self.report.quantity(usd),

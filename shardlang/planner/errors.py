@@ -225,6 +225,25 @@ class NoMesh(Mistake):
         return "ask for a number of chips that is a product of small factors, or pad the dims"
 
 
+@dataclass(frozen=True)
+class NoStages(Mistake):
+    """A number of chips on none of whose meshes a pipeline has a schedule."""
+
+    code: ClassVar[str] = "SH360"
+    title: ClassVar[str] = "no stages"
+
+    chips: int
+    why: str
+
+    def message(self) -> str:
+        """Say why."""
+        return f"on no mesh of {self.chips} chips the pipeline has a schedule: {self.why}"
+
+    def hint(self) -> str:
+        """Say what to change."""
+        return "change the layers, the microbatches or the schedule, or ask for other axes"
+
+
 def wrong(mistake: Mistake) -> ShardlangError:
     """Give the error for a mistake that has no place in a text."""
     return ShardlangError([Diagnostic(Source("planner", ""), Span(0, 0), mistake)])

@@ -8,13 +8,14 @@ those that take and hold the same are listed once.
 
 Times are those of `cost` with its `link` model, which knows hops, nodes and slices. Axes that reach beyond a
 node or a pod (the last ones of the mesh lie inside) are planned as `@dcn` where the program has not said so. Left
-out are meshes that do not fit the slice that the hardware names, or need more axes of a torus than there are.
+out are meshes that do not fit the slice that the hardware names, or need more axes of a torus than there are, and
+those whose stages the schedule of a pipeline refuses. What has no answer of its own is named with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import islice
@@ -33,9 +34,11 @@ from shardlang.ir.plan import Plan
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
 from shardlang.passes import lower
+from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.planner.errors import (
     NoHardware,
     NoMesh,
+    NoStages,
     placed,
     short_by,
     SizesNeeded,
@@ -58,6 +61,14 @@ POWERS = range(-14, 8)
 
 EXPECTED = (TooMuchMemory, SliceSize, NotLaid)
 """Mistakes of a candidate that leave the others as they are."""
+
+NAMED = 4
+"""So many meshes are named that are not listed for one reason."""
+
+SHORT = "nothing that was tried fits the memory"
+ALIKE = "takes and holds the same as one that is listed"
+LATE = "time was over (--budget)"
+UNEVEN = "a dim is not split evenly there by the layouts of the text"
 
 BUDGET = 120.0
 """Seconds that a search may take by default."""
@@ -225,6 +236,28 @@ class _Asked:
 
 
 @dataclass
+class _SoFar:
+    """What a search has found, what did not fit, and which meshes have no answer, by the reason."""
+
+    found: list[Candidate] = field(default_factory=list[Candidate])
+    errors: list[ShardlangError] = field(default_factory=list[ShardlangError])
+    notes: dict[str, None] = field(default_factory=dict[str, None])
+    unlisted: dict[str, list[Mesh]] = field(default_factory=dict[str, list[Mesh]])
+    shapes: set[tuple[tuple[int, str, int], ...]] = field(
+        default_factory=set[tuple[tuple[int, str, int], ...]]
+    )
+
+    def leave_out(self, mesh: Mesh, why: str) -> None:
+        """Take note of a mesh that is not listed."""
+        self.unlisted.setdefault(why, []).append(mesh)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What there is to say besides the answers."""
+        return (*self.notes, *(_not_listed(own, why) for why, own in self.unlisted.items()))
+
+
+@dataclass
 class _Search:
     """One search, with its clock."""
 
@@ -237,59 +270,99 @@ class _Search:
 
     def run(self, chips: int, infos: Sequence[AxisInfo], *, layouts: bool) -> Ranking:
         """Look at every mesh: at the program's own layouts, then at all."""
-        notes: dict[str, None] = {}
-        every = [self._inside(mesh) for mesh in _meshes(chips, infos)]
-        meshes = [mesh for mesh in every if mesh is not None]
-        possible = [mesh for mesh in meshes if self._wired(mesh)]
-        if possible and len(possible) < len(meshes):
-            meshes = possible
-            notes[
-                f"{self.hardware} has {self._axes()} axes of the interconnect: no mesh takes more"
-            ] = None
+        so_far = _SoFar()
+        every = self._possible(chips, infos, so_far)
+        meshes: list[Mesh] = []
+        for mesh in every:
+            refused = self._refused(mesh)
+            if refused is None:
+                meshes.append(mesh)
+            else:
+                so_far.leave_out(mesh, refused)
         if not meshes:
-            raise wrong(NoMesh(chips, tuple(i.axis.name for i in infos if i.network == "dcn")))
-        found: list[Candidate] = []
-        errors: list[ShardlangError] = []
-        seen: set[tuple[tuple[int, str, int], ...]] = set()
+            raise wrong(NoStages(chips, next(iter(so_far.unlisted))))
         done = 0
         for number, mesh in enumerate(meshes):
-            if monotonic() > self.end and found:
+            if monotonic() > self.end and so_far.found:
                 break
             done += 1
             share = monotonic() + max(self.end - monotonic(), 1.0) / (len(meshes) - number) * 2
-            programs: list[tuple[Program, bool]] = []
-            written = self._written(mesh)
-            if written is not None:
-                programs.append((written, True))
-            shape = _shape(mesh)
-            if layouts and shape not in seen:
-                seen.add(shape)
-                try:
-                    programs += [(each, False) for each in self._places(mesh, share)]
-                except UnplannableError as why:
-                    notes[f"layouts are not searched: {why}"] = None
-                except OutOfTimeError:
-                    pass
-            for each, own in programs:
-                try:
-                    found.append(self._candidate(each, written=own, until=share))
-                except ShardlangError as error:
-                    if not all(isinstance(d.mistake, EXPECTED) for d in error.diagnostics):
-                        raise
-                    errors.append(error)
-        if not found and errors:
-            raise min(errors, key=short_by)
-        if not found:
+            self._look(mesh, so_far, share, layouts=layouts)
+        if not so_far.found and so_far.errors:
+            raise min(so_far.errors, key=short_by)
+        if not so_far.found:
             raise wrong(NoMesh(chips, ()))
+        ranked = tuple(_distinct(sorted(so_far.found, key=self.asked.key)))
+        listed = [each.mesh for each in ranked]
+        for mesh in dict.fromkeys(each.plan.program.mesh for each in so_far.found):
+            if _sizes(mesh) not in listed:
+                so_far.leave_out(mesh, ALIKE)
         return Ranking(
             chips,
             self.hardware,
             self.limit,
-            tuple(_distinct(sorted(found, key=self.asked.key))),
-            len(meshes),
+            ranked,
+            len(every),
             done == len(meshes),
-            tuple(notes),
+            so_far.said,
         )
+
+    def _possible(self, chips: int, infos: Sequence[AxisInfo], so_far: _SoFar) -> list[Mesh]:
+        """Give the meshes of so many chips that these have links for; raises where there is none."""
+        inside = (self._inside(mesh) for mesh in _meshes(chips, infos))
+        meshes = [mesh for mesh in inside if mesh is not None]
+        possible = [mesh for mesh in meshes if self._wired(mesh)]
+        if possible and len(possible) < len(meshes):
+            meshes = possible
+            axes = f"{self.hardware} has {self._axes()} axes of the interconnect"
+            so_far.notes[f"{axes}: no mesh takes more"] = None
+        if not meshes:
+            raise wrong(NoMesh(chips, tuple(i.axis.name for i in infos if i.network == "dcn")))
+        return meshes
+
+    def _look(self, mesh: Mesh, so_far: _SoFar, until: float, *, layouts: bool) -> None:
+        """Plan the program on a mesh: with its own layouts and, once for all meshes of a shape, the best ones."""
+        before, failed = len(so_far.found), len(so_far.errors)
+        written, shape = self._written(mesh), _shape(mesh)
+        programs = [] if written is None else [(written, True)]
+        why = ALIKE if layouts and shape in so_far.shapes else UNEVEN
+        if layouts and shape not in so_far.shapes:
+            so_far.shapes.add(shape)
+            try:
+                programs += [(each, False) for each in self._places(mesh, until)]
+            except UnplannableError as said:
+                so_far.notes[f"layouts are not searched: {said}; those of the text are taken"] = (
+                    None
+                )
+            except OutOfTimeError:
+                why = LATE
+        for each, own in programs:
+            try:
+                so_far.found.append(self._candidate(each, written=own, until=until))
+            except ShardlangError as error:
+                if not all(isinstance(d.mistake, EXPECTED) for d in error.diagnostics):
+                    raise
+                so_far.errors.append(error)
+        if len(so_far.found) == before:
+            so_far.leave_out(mesh, SHORT if len(so_far.errors) > failed else why)
+
+    def _refused(self, mesh: Mesh) -> str | None:
+        """Say why a pipeline has no schedule on a mesh; None where it has one, or there is no pipeline."""
+        block = next((b for b in self.program.blocks if b.pipeline is not None), None)
+        if block is None or block.pipeline is None:
+            return None
+        pipeline, sizes = block.pipeline, self.program.sizes.known
+        stages = prod(mesh.sizes.get(axis.name) or 1 for axis in pipeline.axes)
+        layers, many = sizes.get(block.dim.name), self.program.microbatches
+        if layers is not None and layers % (stages * pipeline.chunks):
+            chunks = f" of {pipeline.chunks} chunks each" if pipeline.chunks > 1 else ""
+            return f"{block.dim}={layers} layers can't be divided into {stages} stages{chunks}"
+        microbatches = 1 if many is None else sizes.get(many.name)
+        if stages == 1 or microbatches is None:
+            return None
+        row = SCHEDULES[pipeline.schedule]
+        mistake = row.mistake(stages, microbatches, pipeline.chunks)
+        return None if mistake is None else mistake.message()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -448,6 +521,17 @@ def _meshes(chips: int, infos: Sequence[AxisInfo]) -> Iterator[Mesh]:
     for sizes in factorisations(chips // fixed, len(free)):
         given = dict(zip((info.axis for info in free), sizes, strict=True))
         yield Mesh(tuple(replace(i, size=given.get(i.axis, i.size)) for i in infos))
+
+
+def _sizes(mesh: Mesh) -> dict[str, int]:
+    return {info.axis.name: info.size or 1 for info in mesh.axes}
+
+
+def _not_listed(meshes: Sequence[Mesh], why: str) -> str:
+    """Say which meshes have no answer of their own, and why."""
+    names = [", ".join(f"{n}={size}" for n, size in _sizes(mesh).items()) for mesh in meshes]
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"not listed: {'; '.join(names[:NAMED])}{more}: {why}"
 
 
 def _shape(mesh: Mesh) -> tuple[tuple[int, str, int], ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import exhaustive
+import layered
 import pytest
 from simulator import check_numbers
 from strategies import random_chain, random_program
@@ -16,7 +17,14 @@ import shardlang as sl
 from shardlang.backends.jax.sizes import choose
 from shardlang.ir.printer import print_plan
 from shardlang.ir.types import Axis, AxisInfo
+from shardlang.planner.bound import Folded
+from shardlang.planner.build import build_plan
 from shardlang.planner.parts import finest, refine
+from shardlang.planner.prices import prices_of
+from shardlang.planner.problem import build, total_of
+from shardlang.planner.program import best_plan
+from shardlang.planner.search import search, Start
+from shardlang.planner.solve import Task
 from shardlang.verify.collectives import blocks
 
 SWAP = "mesh X=4, Y=2\ndims I=64, J=64\ndtype int8\nA[I_X, J_Y] -> B[I_Y, J_X]\n"
@@ -156,6 +164,28 @@ def test_random_programs_on_parts(seed):
     printed = print_plan(plan)
     assert [x for x in sl.check(printed, explicit=True) if x.severity == "error"] == []
     assert moved(sl.lower(sl.parse(printed))) == plan.proof.cost
+
+
+@pytest.mark.parametrize("kind", ["mlp", "two", "attention"])
+def test_searches_on_finer_meshes_begin_at_the_whole_plan(kind):
+    """With no time to search anything, the plan on a finer mesh is the one that it began at, or cheaper."""
+    text = layered.program(kind, 0, "L=2")
+    source = sl.parse(text.replace("X=2, Y=2", "X=4, Y=2").replace("E=4", "E=8"))
+    whole = best_plan(source, sub_axes=False, budget=20)
+    assert whole.proof is not None
+    rules = []
+    for mesh, parts in finest(source, most=3):
+        fine_program = refine(source, mesh, parts)
+        task = Task.of(fine_program)
+        problem = build(task.books[0], prices_of("link"), kept=task.may)
+        folded = Folded(problem)
+        found = search(problem, folded, Start(whole, parts), lambda: True)
+        plan = build_plan(problem, folded.trees, found.ways, task.books[0])
+        assert total_of(plan, problem) <= whole.proof.cost
+        rules.append(total_of(task.books[0], problem))
+
+    assert rules
+    assert min(rules) > whole.proof.cost
 
 
 def test_reshard_from_the_library_on_parts():

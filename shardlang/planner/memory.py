@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 from time import monotonic
 
@@ -160,17 +160,27 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Question:
-    """What a search is to make least, and whose copies may be kept in it."""
+    """What a search is to make least, and whose copies may be kept in it.
+
+    With `in_place` layers hand values on where the book plan does: each layer keeps what it is handed.
+    """
 
     prices: Prices
     rate: Fraction | None
     kept: frozenset[str]
+    in_place: bool
 
     def ask(self, pool: _Pool, lean: Fraction, end: float) -> bool:
         """Search, with a price for each byte held, in half of the time that is left."""
         budget = max(end - monotonic(), 0.0) / 2
         plan = solve(
-            pool.task, self.prices, rate=self.rate, budget=budget, kept=self.kept, lean=lean
+            pool.task,
+            self.prices,
+            rate=self.rate,
+            budget=budget,
+            kept=self.kept,
+            lean=lean,
+            in_place=self.in_place,
         )
         return pool.spread(plan)
 
@@ -180,8 +190,12 @@ def _look(pool: _Pool, free: Plan, end: float) -> None:
     task, sums = pool.task, _sums(pool.aim)
     for plan in (free, *task.books):
         pool.spread(plan)
+    places = (False, True) if free.program.blocks else (False,)
     questions = [
-        _Question(*each, kept) for kept in dict.fromkeys((task.must, task.may)) for each in sums
+        _Question(*each, kept, in_place)
+        for kept in dict.fromkeys((task.must, task.may))
+        for each in sums
+        for in_place in places
     ]
     for number, question in enumerate(questions):
         share = monotonic() + max(end - monotonic(), 0.0) / (len(questions) - number)
@@ -191,9 +205,10 @@ def _look(pool: _Pool, free: Plan, end: float) -> None:
     names = sorted({each.leaf.name for each in held} - task.must)
     for many in range(1, len(names) if len(names) <= SEARCHED else 0):
         for chosen in combinations(names, many):
-            for each in sums:
+            for each, in_place in product(sums, reversed(places)):
                 if monotonic() < end and not pool.done:
-                    _Question(*each, task.must.union(chosen)).ask(pool, Fraction(0), end)
+                    question = _Question(*each, task.must.union(chosen), in_place)
+                    question.ask(pool, Fraction(0), end)
 
 
 def _sums(aim: Aim) -> list[tuple[Prices, Fraction | None]]:

@@ -547,11 +547,13 @@ def build(
     forward_only: bool = False,
     late: Callable[[], bool] = lambda: False,
     free: Free | None = None,
+    in_place: bool = False,
 ) -> Problem:
     """Write a program as a problem; `book` is its plan by the rules, which says where it ends.
 
     `kept` are the parameters whose copies may be kept for the backward pass, and `free` the arrays that
-    may lie anywhere; those of `free` are the first operations, in its order. Raises `UnplannableError`,
+    may lie anywhere; those of `free` are the first operations, in its order. With `in_place` layers hand
+    values on where the book plan does. Raises `UnplannableError`,
     `OutOfTimeError` when it is `late`, and `ShardlangError` where a size is missing or a split uneven.
     """
     program = book.program
@@ -568,7 +570,7 @@ def build(
         problem.split = frozenset(alone.difference(kept))
     outputs = {array.name: array for array in book.outputs}
     lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
-    problem.regions = Regions.read(book, lines)
+    problem.regions = Regions.read(book, lines, in_place=in_place)
     _give(problem, book)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
@@ -593,8 +595,8 @@ def build(
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
     for section, number, carry in problem.regions.handing():
-        problem.at(carry.entry, section, None)
-        problem.at(carry.exit, section, number)
+        for tensor, region in ((carry.entry, None), (carry.exit, number)):
+            problem.at(tensor, section, region)
     gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
     for array, section, region in had:
         if gradients.get(array.name, array.name) in anywhere:

@@ -76,8 +76,11 @@ class Regions:
         return None if free else statement.target
 
     @staticmethod
-    def read(book: Plan, lines: Sequence[Line]) -> Regions:
-        """Read them off a plan by the rules, and the lines of the backward pass."""
+    def read(book: Plan, lines: Sequence[Line], *, in_place: bool = False) -> Regions:
+        """Read them off a plan by the rules, and the lines of the backward pass.
+
+        With `in_place` all that is handed on is taken to be stated, where the plan has it.
+        """
         program, found = book.program, Regions()
         for section, step in book.steps():
             if step.loop is not None:
@@ -98,6 +101,8 @@ class Regions:
             ]
             own |= {x.result.name for x in made if x.op != Reduce("sum", (block.dim,))}
             found.owner.update(dict.fromkeys(own - found.handed[number], number))
+        if in_place:
+            found.stated = found.names
         return found
 
 

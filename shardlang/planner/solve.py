@@ -78,6 +78,7 @@ def solve(
     budget: float,
     kept: Collection[str] | None = None,
     lean: Fraction = Fraction(0),
+    in_place: bool = False,
 ) -> Plan:
     """Find the plan of least sum, in at most so many seconds, with a proof.
 
@@ -85,8 +86,9 @@ def solve(
     the FLOPs that count and of all collectives, one after the other. What only the rules can lower
     (see `UnplannableError`) is lowered by them, with a warning and no proof; if time is over before the
     search begins, their best plan is the answer, with nothing proven. `kept` narrows down whose
-    copies may be kept, and `lean` is a price for each byte that an operation reads or makes: the proof
-    is then of that question, and the rules' plans are no rivals. Raises `ShardlangError`.
+    copies may be kept, `lean` is a price for each byte that an operation reads or makes, and with
+    `in_place` layers hand values on where the book plan does: the proof is then of that question, and the
+    rules' plans are no rivals. Raises `ShardlangError`.
     """
     start, book = monotonic(), task.books[0]
     may = task.may if kept is None else kept
@@ -96,7 +98,14 @@ def solve(
 
     try:
         problem = build(
-            book, prices, rate=rate, kept=may, lean=lean, forward_only=task.forward_only, late=late
+            book,
+            prices,
+            rate=rate,
+            kept=may,
+            lean=lean,
+            forward_only=task.forward_only,
+            late=late,
+            in_place=in_place,
         )
     except UnplannableError as why:
         book = task.books[-1]
@@ -110,7 +119,7 @@ def solve(
     folded = Folded(problem)
     found = search(problem, folded, task.start, late)
     plans = [build_plan(problem, folded.trees, found.ways, book)]
-    if kept is None and not lean:
+    if kept is None and not lean and not in_place:
         plans += task.books
     return _proven(plans, problem, int(found.bound) // problem.scale.digit * problem.scale.unit)
 

@@ -24,11 +24,11 @@ from shardlang.ir.ops import (
     RingAttention,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.types import Array, Axis, Dim, DTYPES
-from shardlang.passes.layers import left_inside
+from shardlang.ir.types import Array, Axis, Dim
 from shardlang.passes.live import alive, runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead
+from shardlang.passes.stages import stage_sums
 from shardlang.passes.update import of_all_layers
 from shardlang.verify.result import CollectivesCheck
 from shardlang.verify.sizes import ticks
@@ -137,40 +137,17 @@ def _over_stages(plan: Plan, numbers: Numbers, *, backward: bool) -> Counter[See
     program = plan.program
     assert program.pipeline is not None
     assert program.microbatches is not None
-    staged = {block.dim for block in program.blocks if block.pipeline is not None}
-    own = {x.array.name: x.loop for x in program.leaves}
-    for block in program.blocks:
-        left = left_inside(program, (x.tensor for x in plan.outputs), block)
-        own.update((tensor.name, block.dim) for tensor in left)
-    ends = [(x, x, True, False) for x in plan.outputs]
-    if backward:
-        ends += [
-            (x.leaf, x.gradient, x.leaf.tensor not in plan.parameters, True) for x in plan.gradients
-        ]
     found: Counter[Seen] = Counter()
-    for array, lies, many, sums in ends:
-        loop = own.get(array.name)
-        if loop in staged:
-            continue
+    for each in stage_sums(plan, backward=backward):
         front = [
-            *([numbers.dims[program.microbatches]] if many else []),
-            *([numbers.dims[loop]] if loop is not None else []),
-            *([1] if array.layout.unreduced else []),
+            *([numbers.dims[program.microbatches]] if each.many else []),
+            *([numbers.dims[each.loop]] if each.loop is not None else []),
+            *([1] if each.array.layout.unreduced else []),
         ]
-        operand = "x".join([*map(str, front), local_type(_added_in(lies, sums=sums), numbers)])
+        operand = "x".join([*map(str, front), local_type(each.array, numbers)])
         rows = groups(program.pipeline.axes, numbers)
         found[Seen("all_reduce", operand, _unordered(rows), "sum")] += 1
     return found
-
-
-def _added_in(array: Array, *, sums: bool) -> Array:
-    """Give an array in the dtype in which stages add it up: gradients are sums in f32 at the least."""
-    dtype = array.tensor.dtype
-    if sums and dtype.bits < DTYPES["f32"].bits:
-        dtype = DTYPES["f32"]
-    elif dtype.name == "bool":
-        dtype = DTYPES["int32"]
-    return Array(replace(array.tensor, dtype=dtype), array.layout)
 
 
 def _of_update(plan: Plan, numbers: Numbers) -> Counter[Seen]:

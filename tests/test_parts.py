@@ -19,9 +19,10 @@ from shardlang.ir.printer import print_plan
 from shardlang.ir.types import Axis, AxisInfo
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
+from shardlang.planner.formulate import build
+from shardlang.planner.measure import total_of
 from shardlang.planner.parts import finest, refine
 from shardlang.planner.prices import prices_of
-from shardlang.planner.problem import build, total_of
 from shardlang.planner.program import best_plan
 from shardlang.planner.search import search, Start
 from shardlang.planner.solve import Task

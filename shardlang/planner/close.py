@@ -19,7 +19,10 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.types import Layout
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
-from shardlang.planner.problem import build, Operation, Problem, total_of, Vector
+from shardlang.planner.formulate import build
+from shardlang.planner.measure import total_of
+from shardlang.planner.network import Vector
+from shardlang.planner.problem import Operation, Problem
 from shardlang.planner.reasons import Uses
 from shardlang.planner.search import Search, Start, ways_of
 from shardlang.planner.solve import Aim, Task

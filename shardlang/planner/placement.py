@@ -22,8 +22,9 @@ from shardlang.ir.types import Array, Layout
 from shardlang.passes import lower
 from shardlang.passes.normal import without
 from shardlang.planner.bound import Folded
+from shardlang.planner.formulate import build
 from shardlang.planner.prices import Prices
-from shardlang.planner.problem import build, Free, UnplannableError
+from shardlang.planner.problem import Free, UnplannableError
 from shardlang.planner.search import search, Start
 
 

@@ -22,7 +22,9 @@ import numpy as np
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import Axis
 from shardlang.planner.bound import ascend, Bound, Charges, Folded
-from shardlang.planner.problem import FINEST, Problem, Vector
+from shardlang.planner.measure import FINEST
+from shardlang.planner.network import Vector
+from shardlang.planner.problem import Problem
 from shardlang.planner.reshard import refined_layout
 from shardlang.planner.trees import Given, Marginals
 

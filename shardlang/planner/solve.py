@@ -25,8 +25,10 @@ from shardlang.ir.types import Dim
 from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
+from shardlang.planner.formulate import build
+from shardlang.planner.measure import total_of
 from shardlang.planner.prices import price_all, Prices
-from shardlang.planner.problem import build, OutOfTimeError, Problem, total_of, UnplannableError
+from shardlang.planner.problem import OutOfTimeError, Problem, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search, Start
 

@@ -34,10 +34,11 @@ from shardlang.passes import lower
 from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.errors import OutsideAssumed, placed, SizesNeeded, wrong
+from shardlang.planner.formulate import build
 from shardlang.planner.fronts import Candidate, Fronts
 from shardlang.planner.polynomials import Assumed, Polynomial
 from shardlang.planner.prices import price, Prices, prices_of
-from shardlang.planner.problem import build, Problem, UnplannableError
+from shardlang.planner.problem import Problem, UnplannableError
 from shardlang.planner.program import plan_program
 from shardlang.planner.states import divisors
 

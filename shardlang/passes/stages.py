@@ -19,11 +19,12 @@ from shardlang.passes.layers import left_inside
 class StageSum:
     """A sum over the stages: of `array`, in the dtype in which it is added up.
 
-    `loop` counts the layers of a block on no stages, each of which has one; `many` says that it is one for each
-    microbatch.
+    `whose` is the output, or the leaf whose gradient it is. `loop` counts the layers of a block on no stages, each of
+    which has one; `many` says that it is one for each microbatch.
     """
 
     array: Array
+    whose: Array
     loop: Dim | None
     many: bool
 
@@ -41,14 +42,14 @@ def stage_sums(plan: Plan, *, backward: bool = True) -> list[StageSum]:
     for block in program.blocks:
         left = left_inside(program, (output.tensor for output in plan.outputs), block)
         own.update((tensor.name, block.dim) for tensor in left)
-    ends = [(x.name, _wide(x, sums=False), True) for x in plan.outputs]
+    ends = [(x, _wide(x, sums=False), True) for x in plan.outputs]
     for each in plan.gradients if backward else ():
         many = each.leaf.tensor not in plan.parameters
-        ends.append((each.leaf.name, _wide(each.gradient, sums=True), many))
+        ends.append((each.leaf, _wide(each.gradient, sums=True), many))
     return [
-        StageSum(array, own.get(name), many)
-        for name, array, many in ends
-        if own.get(name) not in staged
+        StageSum(array, whose, own.get(whose.name), many)
+        for whose, array, many in ends
+        if own.get(whose.name) not in staged
     ]
 
 

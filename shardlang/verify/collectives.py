@@ -142,7 +142,7 @@ def _over_stages(plan: Plan, numbers: Numbers, *, backward: bool) -> Counter[See
         front = [
             *([numbers.dims[program.microbatches]] if each.many else []),
             *([numbers.dims[each.loop]] if each.loop is not None else []),
-            *([1] if each.array.layout.unreduced else []),
+            *([1] if each.whose.layout.unreduced else []),
         ]
         operand = "x".join([*map(str, front), local_type(each.array, numbers)])
         rows = groups(program.pipeline.axes, numbers)

@@ -14,6 +14,7 @@ import pytest
 from jaxcases import array, mlp, plan
 from jaxops import COMPUTE, DTYPE_CASES, MAPS, MOVES
 
+import shardlang as sl
 from shardlang.backends.jax import emit_jax
 from shardlang.diagnostics import ShardlangError
 from shardlang.ir.ops import AllGather, AllReduce, ReduceScatter
@@ -436,3 +437,19 @@ def test_process_that_gives_no_answer(monkeypatch):
     with pytest.raises(ShardlangError) as error:
         verify(mlp("dp"))
     assert [d.code for d in error.value.diagnostics] == ["SH606"]
+
+
+@pytest.mark.jax
+def test_zero_rows_that_each_layer_enlarges():
+    """Where ids out of range give gradients beyond f32, whatever is emitted, ids are in range, and that is said."""
+    from shardlang.verify.runner import run_check
+
+    text = (
+        "mesh X=2\ndtype f32\ndims B=32, D=4, V=6, L=16\n"
+        "input ids: int32[B_X]\nparam W: [V, D], g: [L, D]\nx[B_X, D] = take_V(W, ids)\n"
+        "layers L:\n  x = x + 300 * rmsnorm_D(x) ⊙ g\n"
+    )
+    found = run_check(sl.lower(sl.parse(text)), sizes={"L": 16, "B": 32})
+
+    assert found.ok, str(found)
+    assert any("all ids are in range" in note for note in found.notes)

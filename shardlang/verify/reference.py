@@ -187,7 +187,7 @@ def _adds_layers(statement: Statement) -> bool:
 def _typed(value: Value, tensor: Tensor) -> Value:
     """Bring a value to f64, or to its own integer type."""
     if tensor.dtype.kind == "float":
-        return value.astype(jnp.float64)
+        return value.astype(float)
     return value.astype(INTEGERS.get(tensor.dtype.name, tensor.dtype.name))
 
 
@@ -227,7 +227,7 @@ def _compute(
             return total
         case Map(name):
             value, dims = operands[0]
-            return _spread(function(name)(value.astype(jnp.float64)), dims, result.dims, sizes)
+            return _spread(function(name)(value.astype(float)), dims, result.dims, sizes)
         case Divide():
             left, right = (_spread(v, d, result.dims, sizes) for v, d in operands)
             return left / right
@@ -299,7 +299,7 @@ def _rotary(
     halves = jnp.split(value, 2, axis=dims.index(op.dim))
     own = tuple(op.half if dim == op.dim else dim for dim in dims)
     real, imaginary = (_spread(half, own, out, sizes) for half in halves)
-    by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(jnp.float64))
+    by = jax.lax.stop_gradient(_spread(angle, others, out, sizes).astype(float))
     turned = (real + 1j * imaginary) * jnp.exp((-1j if op.back else 1j) * by)
     return jnp.concatenate([turned.real, turned.imag], axis=result.dims.index(op.dim))
 
@@ -308,7 +308,7 @@ def _one_hot(ids: Operand, dim: Dim, sizes: Mapping[Dim, int]) -> Operand:
     """Give 1 where an id is a place along a dim; the runs of this reference are small."""
     value, dims = ids
     hot = value[..., None] == jnp.arange(sizes[dim])
-    return hot.astype(jnp.float64), (*dims, dim)
+    return hot.astype(float), (*dims, dim)
 
 
 def _lowest(tensor: Tensor) -> float:

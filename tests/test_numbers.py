@@ -28,6 +28,9 @@ FACTORS = {
     "A * exp(2) / log(10000)": math.e**2 / math.log(10000),
     "abs(2 - 5) * A + sin(1) * A": 3 + math.sin(1),
     "A * tanh(0.5) * cos(2)": math.tanh(0.5) * math.cos(2),
+    "A * sqrt(3) * log(10) / exp(0.5)": math.sqrt(3) * math.log(10) / math.exp(0.5),
+    "A / exp(2) / exp(3) / log(7)": math.exp(-5) / math.log(7),
+    "A * exp(-10) / 3 / |I|": math.exp(-10) / 48,
     "sqrt(|J| * sqrt(|I|)) * A": math.sqrt(32 * 4),
 }
 

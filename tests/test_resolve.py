@@ -275,6 +275,7 @@ ERRORS = {
     "log of a size": ("log(|I|) * A[I] -> B[I]", [("SH235", 1, 5)]),
     "log of nothing": ("A[I] / log(2 - 3) -> B[I]", [("SH235", 1, 8)]),
     "compared with a root": ("A[I] < sqrt(|I|) -> B[I]", [("SH235", 1, 8)]),
+    "too large": ("A[I] * exp(60) * exp(60) -> B[I]", [("SH235", 1, 1)]),
     "function of a number": ("A[I] * gelu(2) -> B[I]", [("SH234", 1, 13)]),
     "by zero": ("A[I] / 0 -> B[I]", [("SH235", 1, 8)]),
     "size name": ("dims F=4*Q\nexp(A[F]) -> B[F]", [("SH236", 1, 10)]),

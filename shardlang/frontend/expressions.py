@@ -320,8 +320,17 @@ class Expressions:
         if isinstance(value, Number) or not value.terms:
             self.reporter.report(value.span, expression_errors.NoTensor())
             return None
-        coefficients, operands = zip(*value.terms, strict=True)
-        return Pending(Linear(coefficients, value.constant), operands, value.dims, value.span)
+        numbers_of = [numbers.settled(c.value, value.span, self.reporter) for c, _ in value.terms]
+        added = numbers.settled(value.constant, value.span, self.reporter)
+        factors = [
+            replace(factor, value=number)
+            for (factor, _), number in zip(value.terms, numbers_of, strict=True)
+            if number is not None
+        ]
+        if added is None or len(factors) < len(value.terms):
+            return None
+        operands = tuple(use for _, use in value.terms)
+        return Pending(Linear(tuple(factors), added), operands, value.dims, value.span)
 
     def name(self, pending: Pending, want: Want | None) -> Use | None:
         """Make a statement of an operation inside an expression, under a name of its own."""

@@ -8,11 +8,16 @@ from fractions import Fraction
 
 from shardlang.diagnostics import Reporter
 from shardlang.frontend import expression_errors
+from shardlang.frontend.amounts import LARGEST_SIZE
 from shardlang.frontend.syntax import NumberRef
 from shardlang.frontend.terms import Number
 from shardlang.ir.ops import Coefficient
+from shardlang.ir.printer import number as number_text
 from shardlang.ir.size import Monomial
 from shardlang.source import Span
+
+LONGEST = 10**17
+"""From here on a numerator or denominator is longer than a double's digits."""
 
 MOST_DIGITS = 400
 """The longest number, and the largest power of ten, that an expression may have."""
@@ -51,7 +56,10 @@ def bound(number: Number, reporter: Reporter) -> Monomial | None:
         text = "values are compared with numbers and whole powers of sizes, as in 2 * |C|"
         reporter.report(number.span, expression_errors.Misplaced(text))
         return None
-    return Monomial(number.scalar.value, tuple((dim.name, int(power)) for dim, power in powers))
+    value = settled(number.scalar.value, number.span, reporter)
+    if value is None:
+        return None
+    return Monomial(value, tuple((dim.name, int(power)) for dim, power in powers))
 
 
 def constant(number: Number, reporter: Reporter) -> Fraction | None:
@@ -61,7 +69,20 @@ def constant(number: Number, reporter: Reporter) -> Fraction | None:
         advice = "for a sum of sizes declare a dim that has it, as in: dims A = H + R"
         reporter.report(number.span, expression_errors.Misplaced(text, advice))
         return None
-    return number.scalar.value
+    return settled(number.scalar.value, number.span, reporter)
+
+
+def settled(value: Fraction, span: Span, reporter: Reporter) -> Fraction | None:
+    """Give a number as a line can have it: exact where that is short, else as the nearest double.
+
+    Reports one that is beyond what the notation has.
+    """
+    exact = max(abs(value.numerator), value.denominator) < LONGEST or "/" not in number_text(value)
+    found = value if exact else Fraction(repr(float(value)))
+    if found and not Fraction(1, LARGEST_SIZE) ** 2 <= abs(found) <= LARGEST_SIZE:
+        reporter.report(span, expression_errors.Misplaced("this number is too large or too small"))
+        return None
+    return found
 
 
 ROOTS: Mapping[str, Fraction] = {

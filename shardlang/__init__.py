@@ -53,11 +53,52 @@ __all__ = [
 ]
 
 
+def _take(function: str, **given: object) -> None:
+    """Raise TypeError where a public function is given something else than it takes.
+
+    `given` are arguments by their names, which say what they have to be; None is an option that was left out.
+    """
+    from collections.abc import Mapping
+    from numbers import Integral
+
+    from shardlang.ir.plan import Plan
+    from shardlang.ir.program import Program
+    from shardlang.ir.types import Array, Mesh
+
+    program, plan = "a Program: parse(text) or load(path)", "a Plan: lower(program)"
+    sizes, layout = "sizes by names, as {'D': 64}", "a layout, as in 'A[I_X, J]'"
+    wanted: dict[str, tuple[tuple[type, ...], str]] = {
+        "text": ((str,), "the text of a program, a str"),
+        "program": ((Program,), program),
+        "program_or_text": ((Program, str), f"{program}, or its text"),
+        "plan": ((Plan,), plan),
+        "sizes": ((Mapping,), sizes),
+        "hardware": ((str,), "hardware by its name or the path of its file, a str"),
+        "source": ((Array, str), layout),
+        "target": ((Array, str), layout),
+        "mesh": ((Mesh, str, Mapping), "a mesh, as in 'X=4, Y=2'"),
+    }
+    for name, value in given.items():
+        kinds, text = wanted[name]
+        optional = name in ("sizes", "hardware")
+        whole = not isinstance(value, Mapping) or all(
+            isinstance(x, Integral) for x in value.values()
+        )
+        if not (value is None and optional) and not (isinstance(value, kinds) and whole):
+            what = (
+                repr(value)
+                if isinstance(value, Mapping)
+                else f"a value of type {type(value).__name__}"
+            )
+            raise TypeError(f"{function} takes {text}; it was given {what}")
+
+
 def parse(text: str, name: str = "<string>") -> Program:
     """Read a program from its text; `name` is what diagnostics call it.
 
     Raises `ShardlangError`, whose `.diagnostics` say what is wrong and where.
     """
+    _take("parse", text=text)
     from shardlang.frontend.resolve import load_text
 
     return load_text(text, name)
@@ -107,6 +148,7 @@ def lower(
     cheaper, by default where at most 3 axes come out; the plan is then one on that mesh. All sizes must
     be known; `plans` leaves them open. Raises `ShardlangError`.
     """
+    _take("lower", program=program, sizes=sizes, hardware=hardware)
     if sizes:
         program = _with_sizes(program, sizes)
     if strategy == "optimal":
@@ -158,6 +200,7 @@ def plans(
     it is proven that there is no other; `.at({"K": 64, ...})` gives the plan for sizes. Raises
     `ShardlangError`: SH351 says why a program is beyond what can be answered for.
     """
+    _take("plans", program=program, sizes=sizes)
     from shardlang.planner.symbolic import plans as find
 
     return find(
@@ -190,6 +233,7 @@ def best_meshes(
     the bytes of memory. `layouts=False` takes the layouts as they are written. Raises `ShardlangError` where
     a size or the hardware is missing, and where nothing fits.
     """
+    _take("best_meshes", program=program, hardware=hardware)
     from shardlang.planner.meshes import best_meshes as find
 
     return find(
@@ -224,6 +268,7 @@ def cost(
     `sets` gives hardware quantities (`{"W_ici": 1.8e11}`). With `hbm` no
     contraction takes less than its reads and writes do at W_hbm. Raises `ShardlangError`.
     """
+    _take("cost", plan=plan, hardware=hardware)
     from shardlang.cost.report import cost as cost_of
 
     return cost_of(plan, hardware=hardware, model=model, overlap=overlap, sets=sets, hbm=hbm)
@@ -242,6 +287,7 @@ def overlap(
     That is known where sizes and `hardware` are; else the plan's alternatives say when it would. With
     `always` whatever can be a ring is one. Raises `ShardlangError`.
     """
+    _take("overlap", plan=plan, hardware=hardware)
     from shardlang.cost.rings import overlap as overlapped
 
     return overlapped(plan, hardware, model, sets, always=always)
@@ -252,6 +298,7 @@ def ring_attention(plan: Plan) -> Plan:
 
     No device then has all keys and values, or the scores. Plans with no such place are given back.
     """
+    _take("ring_attention", plan=plan)
     from shardlang.passes.ring_attention import with_ring_attention
 
     return with_ring_attention(plan)
@@ -262,6 +309,7 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 
     `sizes` fills in dims and axes that the plan leaves open. Raises `ShardlangError`.
     """
+    _take("emit_jax", plan=plan, sizes=sizes)
     from shardlang.backends.jax.emit import emit_jax as emit
 
     return emit(plan, sizes=sizes)
@@ -286,6 +334,7 @@ def explain(
     are those of `lower`. `str()` of the result is what `shardlang explain` prints; it has
     `.to_dict()`. Raises `ShardlangError`.
     """
+    _take("explain", program=program, hardware=hardware)
     from shardlang.advice.explain import explain as explain_plan
 
     return explain_plan(
@@ -313,6 +362,7 @@ def check(
     `explicit` demands that each line is legal as it stands, with no inferred communication. The lines
     of an explicit program that move more than they have to, by `prices`, get a warning.
     """
+    _take("check", program_or_text=program)
     from dataclasses import replace
 
     from shardlang.cost.hardware import hardware_mistakes, hardware_of, slice_mistakes
@@ -350,6 +400,7 @@ def verify(plan: Plan, sizes: Mapping[str, int] | None = None) -> VerifyResult:
     Dims are made small, but for what `sizes` gives. Needs JAX, which runs in a process of its own.
     The result has `.ok`, `.to_text()` and `.to_dict()`. Raises `ShardlangError`.
     """
+    _take("verify", plan=plan, sizes=sizes)
     from shardlang.verify import verify as verify_plan
 
     return verify_plan(plan, sizes=sizes)
@@ -369,6 +420,7 @@ def reshard(
     `reshard("A[I_X, J]", "A[I, J_X]", "X=4")`; the result has `.steps`, `.cost` and `.mesh`, which with
     `sub_axes` is one with parts of axes where that is cheaper. Raises `ShardlangError`.
     """
+    _take("reshard", source=source, target=target, mesh=mesh, sizes=sizes)
     from shardlang.planner.reshard import reshard as find
 
     return find(source, target, mesh, sizes, prices, sub_axes=sub_axes)
@@ -387,6 +439,7 @@ def reshard_cost(
 
     Raises `ShardlangError`.
     """
+    _take("reshard_cost", source=source, target=target, mesh=mesh, sizes=sizes)
     from shardlang.planner.reshard import reshard_cost as price
 
     return price(source, target, mesh, sizes, prices, sub_axes=sub_axes)

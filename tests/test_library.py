@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,31 @@ def test_plans_print_as_programs():
 
     assert str(plan) == print_plan(plan)
     assert "\n" not in repr(plan)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda program, _: sl.emit_jax(program), "emit_jax takes a Plan: lower(program)"),
+        (lambda program, _: sl.verify(program), "verify takes a Plan: lower(program)"),
+        (lambda program, _: sl.cost(program), "cost takes a Plan: lower(program)"),
+        (lambda program, _: sl.ring_attention(program), "given a value of type Program"),
+        (lambda _, plan: sl.lower(plan), "lower takes a Program: parse(text) or load(path)"),
+        (lambda *_: sl.lower("A -> B"), "given a value of type str"),
+        (lambda _, plan: sl.best_meshes(plan, 4), "best_meshes takes a Program"),
+        (lambda _, plan: sl.explain(plan), "explain takes a Program"),
+        (lambda *_: sl.check(3), "or its text; it was given a value of type int"),
+        (lambda *_: sl.parse(5), "parse takes the text of a program, a str"),
+        (lambda *_: sl.parse(b"mesh X"), "given a value of type bytes"),
+        (lambda program, _: sl.lower(program, sizes=["X"]), "lower takes sizes by names, as {'D': 64}"),
+        (lambda _, plan: sl.emit_jax(plan, {"X": "4"}), "it was given {'X': '4'}"),
+        (lambda _, plan: sl.cost(plan, 5), "cost takes hardware by its name or the path"),
+        (lambda *_: sl.reshard(5, "A[I]", "X=2"), "reshard takes a layout, as in 'A[I_X, J]'"),
+        (lambda *_: sl.reshard_cost("A[I_X]", "A[I]", 2), "reshard_cost takes a mesh"),
+    ],
+)  # fmt: skip
+def test_a_function_says_what_it_takes(call, says):
+    """Given something else, a public function raises TypeError that says what to pass."""
+    program = sl.parse(CHAIN)
+    with pytest.raises(TypeError, match=re.escape(says)):
+        call(program, sl.lower(program))

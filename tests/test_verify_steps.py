@@ -133,3 +133,101 @@ def test_outputs_of_stages_get_given_cotangents() -> None:
     right = "gradients = tuple(x / count for x in wanted)"
     bad = run_check(made, text=text.replace(right, "gradients = wanted"))
     assert [x.name for x in bad.arrays if not x.ok] == ["W_in", "W_out"]
+
+
+CHUNKED = """
+mesh X=2, Y=2, Z=2
+dims B=4, D=8, F=16, L=4
+dtype f32
+accumulate i=2
+schedule interleaved, chunks 2
+input x: [B_X, D]
+param W_in: [L_Z, D_X, F_Y], W_out: [L_Z, F_Y, D_X], b: [L_Z, D]
+layers L_Z:
+  x = x + gelu(x ·_D W_in) ·_F W_out + b
+y[B_X, D] = tanh(x)
+"""
+"""Interleaved stages with FSDP over X and tensor parallelism over Y; all devices of X have b."""
+
+
+def test_chunks_of_layers_with_data_parallelism() -> None:
+    """What the update does with a stack of chunks is compared: 2 dims of layers, of which Z splits the second."""
+    made = sl.lower(sl.parse(CHUNKED))
+    result = run_check(made)
+
+    assert result.ok, result.to_text()
+    text = sl.emit_jax(made)
+    right = 'lax.psum(b, "X")'
+    assert text.count(right) == 1
+    flat = 'lax.psum(b.reshape(2, 8), "X").reshape(b.shape)'
+    bad = run_check(made, text=text.replace(right, flat)).collectives[-1]
+    assert bad.function == "outputs_and_gradients"
+    assert bad.missing == ("all_reduce(2x1x8xf32) sum groups [0, 4] [1, 5] [2, 6] [3, 7]",)
+    assert bad.extra == ("all_reduce(2x8xf32) sum groups [0, 4] [1, 5] [2, 6] [3, 7]",)
+
+
+STAGED_SCALE = """
+mesh X=2, Z=2
+dims B=4, D=8, L=4
+dtype f32
+accumulate i=4
+schedule {schedule}
+{declared}input x: [B_X, D]
+param W: [L_Z, D], g: [D]
+layers L_Z:
+  x = gelu(x ⊙ W)
+loss[] = mean_{{B,D}}(x ⊙ g)
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "declared"), [("gpipe", ""), ("1f1b", "optimizer adamw, zero 1 over X\n")]
+)
+def test_a_parameter_outside_of_stages_with_data_parallelism(schedule: str, declared: str) -> None:
+    """The gradient of g, which every device has whole, is a sum over the stages and over X."""
+    result = run_check(
+        sl.lower(sl.parse(STAGED_SCALE.format(schedule=schedule, declared=declared)))
+    )
+
+    assert result.ok, result.to_text()
+    assert any(x.name == "g" for x in result.arrays)
+
+
+COUNTED = """
+mesh X=2
+dims B=4, D=4
+dtype f32
+optimizer adamw
+{many}input x: [B_X, D], n: int32[B_X]
+param W: [D]
+loss = mean_{{B,D}}(square(x ⊙ W))
+count[] = sum_B(n)
+"""
+
+
+@pytest.mark.parametrize("many", ["", "accumulate M=2\n"])
+def test_a_step_has_no_part_in_outputs_without_gradients(many: str) -> None:
+    """A step gives the loss alone: the AllReduce of a count is in both passes of one batch and not in it."""
+    result = run_check(sl.lower(sl.parse(COUNTED.format(many=many))))
+
+    assert result.ok, result.to_text()
+    totals = {x.function: x.planned for x in result.collectives}
+    # The loss, the count, and the gradient; the loss of each of 2 microbatches.
+    assert totals["forward_backward"] == 3
+    assert totals["a step of sgd"] == (3 if many else 2)
+
+
+def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong in the module is said of it, and what goes wrong in the check is not."""
+    made = plan(STEP)
+    text = sl.emit_jax(made)
+    broken = text.replace("def device(parameters, batch):", "def device(parameters):")
+    (problem,) = run_check(made, text=broken).problems
+    assert problem.startswith("the emitted module did not run: TypeError: ")
+
+    def fails(*_: object) -> None:
+        raise KeyError("a size")
+
+    monkeypatch.setattr("shardlang.verify.runner.planned_step", fails)
+    (problem,) = run_check(made).problems
+    assert problem.startswith("the check itself broke")

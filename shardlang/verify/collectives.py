@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
+from shardlang.backends.jax.train import loss_of
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
@@ -101,6 +102,14 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     return found
 
 
+def planned_step(plan: Plan, numbers: Numbers) -> Counter[Seen]:
+    """List those of a training step, which gives the loss alone: outputs without a gradient are not computed."""
+    place = loss_of(plan)
+    assert place is not None
+    plan = replace(plan, outputs=(plan.outputs[place],))
+    return planned(plan, numbers, ["forward", "backward", "update"])
+
+
 def planned_both(plan: Plan, numbers: Numbers) -> Counter[Seen]:
     """List the collectives of both passes of one batch, whose gradients end as their leaves live.
 
@@ -155,8 +164,19 @@ def _of_update(plan: Plan, numbers: Numbers) -> Counter[Seen]:
     found: Counter[Seen] = Counter()
     for step in plan.update:
         if step.is_collective and getattr(step.op, "axes", ()):
-            found[_of_step(of_all_layers(step), numbers)] += 1
+            found[_of_step(of_all_layers(step), _of_stack(step, numbers))] += 1
     return found
+
+
+def _of_stack(step: Step, numbers: Numbers) -> Numbers:
+    """Give the sizes of a step that is done for all layers at once: in chunks a stack has two dims of them."""
+    pipeline = None if step.loop is None else step.loop.pipeline
+    if step.loop is None or pipeline is None:
+        return numbers
+    stack = pipeline.stack(numbers.dims[step.loop.dim])
+    front = of_all_layers(step).output.tensor.dims[: len(stack)]
+    sizes = {dim: size for dim, (size, _) in zip(front, stack, strict=True)}
+    return replace(numbers, dims={**numbers.dims, **sizes})
 
 
 def idle(plan: Plan) -> tuple[Step, ...]:

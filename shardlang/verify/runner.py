@@ -51,6 +51,7 @@ from shardlang.verify.collectives import (
     planned,
     planned_both,
     planned_gradients,
+    planned_step,
     Seen,
 )
 from shardlang.verify.reference import evaluate
@@ -133,13 +134,34 @@ def run_check(
         if not all(isinstance(d.mistake, PlanDefect) for d in error.diagnostics):
             raise
         return replace(result, problems=(*result.problems, *(d.message for d in error.diagnostics)))
-    except Exception as error:  # noqa: BLE001 - whatever JAX says of the emitted code is the finding
-        said = str(error).strip().split("\n")[0][:500]
-        problem = f"the emitted module did not run: {type(error).__name__}: {said}"
+    except _NotRun as error:
+        problem = f"the emitted module did not run: {_said(error.__cause__)}"
+        return replace(result, problems=(*result.problems, problem))
+    except Exception as error:  # noqa: BLE001 - the report must say whose fault it is
+        problem = f"the check itself broke, which says nothing about the module: {_said(error)}"
         return replace(result, problems=(*result.problems, problem))
     finally:
         jax.config.update("jax_enable_x64", x64)
     return result.joined(found)
+
+
+class _NotRun(Exception):  # noqa: N818 - it carries what went wrong to the report, and ends there
+    """The emitted module did not run: its cause is what Python or JAX said of it."""
+
+
+@contextlib.contextmanager
+def _running() -> Generator[None]:
+    """Say of whatever goes wrong inside that the emitted module did not run."""
+    try:
+        yield
+    except Exception as error:
+        raise _NotRun from error
+
+
+def _said(error: BaseException | None) -> str:
+    """Give what an error says first, with its kind."""
+    first = str(error).strip().split("\n")[0][:500]
+    return f"{type(error).__name__}: {first}"
 
 
 def _chooses_among_narrow(plan: Plan) -> bool:
@@ -279,7 +301,8 @@ class _Run:
         self._leaves = tuple(leaf.array for leaf in self._plan.program.given)
         self._loops = loops(self._plan)
         self._module: dict[str, Any] = {"__name__": "emitted"}
-        exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
+        with _running():
+            exec(compile(text, "<emitted module>", "exec"), self._module)  # noqa: S102 - our own text
         devices = np.asarray(jax.devices("cpu")[: numbers.devices], dtype=object)
         if devices.size < numbers.devices:
             raise RuntimeError(f"{numbers.devices} devices are needed, there are {devices.size}")
@@ -481,18 +504,22 @@ class _Run:
         notes: tuple[str, ...] = ()
         backward = "forward_backward" in self._module
         arrays: list[ArrayCheck] = []
-        forward = self._module["forward"].lower(self._mesh, *reference.inputs)
+        with _running():
+            forward = self._module["forward"].lower(self._mesh, *reference.inputs)
         wanted = planned(self._plan, self._numbers, ["forward"])
         collectives = [self._collectives("forward", wanted, forward)]
         if thorough or not backward:
-            outputs = forward.compile()(*reference.inputs)
+            with _running():
+                outputs = forward.compile()(*reference.inputs)
             arrays += self._outputs("output", outputs, reference)
         if backward:
             arguments = (reference.inputs, reference.cotangents)
-            whole = self._module["forward_backward"].lower(self._mesh, *arguments)
+            with _running():
+                whole = self._module["forward_backward"].lower(self._mesh, *arguments)
             wanted = planned_both(self._plan, self._numbers)
             collectives.append(self._collectives("forward_backward", wanted, whole))
-            outputs, gradients = whole.compile()(*arguments)
+            with _running():
+                outputs, gradients = whole.compile()(*arguments)
             arrays += self._outputs(
                 "output with backward" if thorough else "output", outputs, reference
             )
@@ -501,7 +528,9 @@ class _Run:
                 return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
             arrays += self._gradients("gradient of", gradients, reference)
             if thorough:
-                arrays += self._gradients("jax.vjp of", self._by_vjp(reference), reference)
+                with _running():
+                    again = self._by_vjp(reference)
+                arrays += self._gradients("jax.vjp of", again, reference)
         return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
 
     def _collectives(self, name: str, wanted: Counter[Seen], low: Any) -> CollectivesCheck:
@@ -558,13 +587,14 @@ class _Run:
         place = loss_of(self._plan)
         assert place is not None
         loss = self._plan.outputs[place]
-        wanted = planned(self._plan, self._numbers, ["forward", "backward", "update"])
+        wanted = planned_step(self._plan, self._numbers)
         arrays, collectives = list[ArrayCheck](), list[CollectivesCheck]()
         known = optimizers()
         for name, optimizer in known.items():
-            step = module["make_train_step"](mesh, optimizer)
-            state = module["init_state"](mesh, optimizer, weights)
-            low = step.lower(state, batch)
+            with _running():
+                step = module["make_train_step"](mesh, optimizer)
+                state = module["init_state"](mesh, optimizer, weights)
+                low = step.lower(state, batch)
             collectives.append(self._collectives(f"a step of {name}", wanted, low))
             if self._narrow():
                 continue
@@ -572,7 +602,8 @@ class _Run:
                 start = {name: self._to_wide(x) for name, x in weights.items()}
                 losses, ends = trained(lambda p: jnp.mean(outputs(p)[loss.name]), start, optimizer)
             for number, value in enumerate(losses, 1):
-                state, got = step(state, batch)
+                with _running():
+                    state, got = step(state, batch)
                 kind, want = f"step {number} of {name}:", np.asarray(value)
                 arrays.append(self._close(kind, loss, np.asarray(got, np.float64), want, 0))
             for leaf in self._leaves:
@@ -602,7 +633,8 @@ class _Run:
             for name, x in given.items()
         }
         function = jax.jit(self._module["outputs_and_gradients"], static_argnums=0)
-        low = function.lower(self._mesh, weights, batch, seeds)
+        with _running():
+            low = function.lower(self._mesh, weights, batch, seeds)
         wanted = planned_gradients(self._plan, self._numbers)
         collectives = (self._collectives("outputs_and_gradients", wanted, low),)
         if self._narrow():
@@ -613,7 +645,8 @@ class _Run:
             wide = {name: self._to_wide(x) / count for name, x in seeds.items()}
             start = {name: self._to_wide(x) for name, x in weights.items()}
             _, expected = weighted(self._whole_outputs(batch), start, wide)
-        _, gradients = low.compile()(weights, batch, seeds)
+        with _running():
+            _, gradients = low.compile()(weights, batch, seeds)
         states = {x.name: self._plan.states.get(x.tensor, x) for x in self._leaves}
         arrays = [
             self._compare("mean gradient of", states[name], got, np.asarray(expected[name]))

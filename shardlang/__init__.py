@@ -285,7 +285,7 @@ def overlap(
     """Do gathers and scatters of a plan in rings beside their products, where that pays.
 
     That is known where sizes and `hardware` are; else the plan's alternatives say when it would. With
-    `always` whatever can be a ring is one. Raises `ShardlangError`.
+    `always` whatever can be a ring is one. In a program with stages nothing can. Raises `ShardlangError`.
     """
     _take("overlap", plan=plan, hardware=hardware)
     from shardlang.cost.rings import overlap as overlapped
@@ -296,7 +296,7 @@ def overlap(
 def ring_attention(plan: Plan) -> Plan:
     """Let keys and values go round with a running softmax, wherever a plan gathers both of them.
 
-    No device then has all keys and values, or the scores. Plans with no such place are given back.
+    No device then has all keys and values, or the scores. Plans with no such place are given back, and those with stages.
     """
     _take("ring_attention", plan=plan)
     from shardlang.passes.ring_attention import with_ring_attention

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from shardlang.ir.program import Program
     from shardlang.planner.symbolic import Piecewise
 
+NOT_IN_STAGES = "stages of a pipeline can't send in rings, since they do different work at one time"
+"""Why a program with stages has none."""
+
 
 def read_text(arguments: Namespace) -> Source:
     """Give the text that the command line names: a file, stdin, or `-e`.
@@ -121,6 +124,8 @@ def overlapped(plan: Plan, arguments: Namespace) -> Plan:
         return plan
     from shardlang.cost.rings import overlap
 
+    if arguments.rings == "all" and plan.program.pipeline is not None:
+        complain(f"warning: no rings: {NOT_IN_STAGES}")
     sets = hardware_settings(arguments, plan.program)
     made = overlap(plan, arguments.hardware, sets=sets, always=arguments.rings == "all")
     for other in made.alternatives[len(plan.alternatives) :]:
@@ -136,9 +141,9 @@ def attending(plan: Plan, arguments: Namespace) -> Plan:
 
     made = with_ring_attention(plan)
     if made is plan:
-        complain(
-            "warning: no ring attention: no softmax has its keys and values gathered along its dim"
-        )
+        none = "no softmax has its keys and values gathered along its dim"
+        why = none if plan.program.pipeline is None else NOT_IN_STAGES
+        complain(f"warning: no ring attention: {why}")
     return made
 
 

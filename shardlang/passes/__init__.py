@@ -85,7 +85,11 @@ def _lower(
     program = drop_unit_axes(program)
     if program.explicit:
         return check_explicit(program, reporter, forward_only=forward_only)
-    state = Lowering(dict(program.sizes.known), partial_over=left_partial(program.statements))
+    state = Lowering(
+        dict(program.sizes.known),
+        permutes=program.pipeline is None,
+        partial_over=left_partial(program.statements),
+    )
     for leaf in program.leaves:
         state.give(leaf.array)
     ends = _ends(program)

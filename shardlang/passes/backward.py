@@ -20,7 +20,6 @@ from shardlang.passes.adjoint import adjoint, differentiable, gradient_of, Line,
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.layers import left_inside, stack
 from shardlang.passes.lowering import Lowering, Reason
-from shardlang.passes.reshard import route
 from shardlang.passes.update import ends, gets_gradient
 
 
@@ -43,7 +42,9 @@ def backward(
     reporter: Reporter,
 ) -> BackwardResult:
     """Lower the backward program of an ordinary program; `hands` has what blocks had at hand."""
-    state = Lowering(forward.sizes, home=dict(forward.home), views=dict(forward.views))
+    state = Lowering(
+        forward.sizes, forward.permutes, home=dict(forward.home), views=dict(forward.views)
+    )
     producers = {s.result.name: s for s in program.statements if not relays(s)}
     keep = _Kept.of(program, forward)
     state.at_hand = keep.of_hand(forward.at_hand)
@@ -180,7 +181,7 @@ def _line(program: Program, state: Lowering, line: Line) -> None:
             line.op, tuple(arrays), line.result, wish, line.span, end=end
         )
         because = decision.reasons(None)
-    made = state.follow(made, route(made, end(made), state.sizes), because, line.span)
+    made = state.follow(made, state.route(made, end(made)), because, line.span)
     state.home[line.result.name] = made.layout
 
 
@@ -203,7 +204,7 @@ def _add(state: Lowering, line: Line, parts: list[Array], target: Layout) -> Arr
         total = _total(state, groups.pop(deepest), line, None, target)
         onto = groups[into][0]
         reason = Reason("add-reduced", f"it is added to {onto}")
-        moves = route(total, onto.layout, state.sizes)
+        moves = state.route(total, onto.layout)
         groups[into].append(state.follow(total, moves, reason, line.span))
     left = list(groups.values())
     sums = left[0] if len(left) == 1 else [_total(state, g, line, None, target) for g in left]

@@ -281,7 +281,8 @@ class _Checker:
             return None
         lines: list[str] = []
         array = source
-        for move in route(source, wanted.layout, self.sizes):
+        permutes = self.program.pipeline is None
+        for move in route(source, wanted.layout, self.sizes, permutes=permutes):
             lines.append(print_step(Step(move.op, (array,), move.output)))
             array = move.output
         return "; ".join(lines)

@@ -14,7 +14,7 @@ from shardlang.ir.plan import Step
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, Axis, Layout, partial_marker
 from shardlang.passes.lowering import Lowering, Reason
-from shardlang.passes.reshard import reachable, route
+from shardlang.passes.reshard import reachable
 from shardlang.rules.collectives import Illegal, permutable, relayout
 from shardlang.rules.errors import (
     CannotCommunicate,
@@ -134,7 +134,7 @@ def _relayout_request(state: Lowering, statement: Statement) -> Array:
         wanted in known[:-1] and wanted != array
     ):  # made on the way to a later layout: the line says that it ends here
         known.remove(wanted)
-    moves = route(array, statement.target, state.sizes)
+    moves = state.route(array, statement.target)
     return state.follow(array, moves, reason, statement.span)
 
 
@@ -188,7 +188,7 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     made, decision = state.compute(
         statement.op, arrays, statement.result, wish, statement.span, end=end
     )
-    moves = route(made, end(made), state.sizes)
+    moves = state.route(made, end(made))
     return state.follow(made, moves, decision.reasons(None), statement.span)
 
 

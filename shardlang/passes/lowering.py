@@ -69,10 +69,12 @@ class Lowering:
     `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
     they were made. `recompute` makes a value that the pass was not given;
     `reserved` are names that later values will have, `open_parts` those that are left as they are made,
-    `partial_over` the axes over which parts of an expression are left partial.
+    `partial_over` the axes over which parts of an expression are left partial. `permutes` says whether
+    values may be laid out anew by a Permute.
     """
 
     sizes: dict[str, int]
+    permutes: bool = True
     home: dict[str, Layout] = field(default_factory=dict[str, Layout])
     at_hand: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
     steps: list[Step] = field(default_factory=list[Step])
@@ -200,9 +202,13 @@ class Lowering:
             whole and not layout.unreduced
         ):  # a value is reduced once: its copies are equal bit by bit
             known = whole
-        routes = [(array, route(array, layout, self.sizes)) for array in known]
+        routes = [(array, self.route(array, layout)) for array in known]
         source, moves = min(routes, key=lambda found: self.price(*found))
         return self.follow(source, moves, why, span)
+
+    def route(self, array: Array, layout: Layout) -> list[Move]:
+        """Give the moves that bring an array into a layout."""
+        return route(array, layout, self.sizes, permutes=self.permutes)
 
     def price(self, source: Array, moves: list[Move]) -> tuple[int, Fraction, bool, int]:
         """Order routes to a layout: by collectives, then by nominal bytes, then from home."""
@@ -282,7 +288,7 @@ class Lowering:
             legs.append((made, end(made)))
         for start, goal in legs:
             array = start
-            for move in route(start, goal, self.sizes):
+            for move in self.route(start, goal):
                 terms.append(book_bytes(move.op, array, move.output))
                 array = move.output
         return tuple(term for term in terms if term.coefficient)

@@ -11,6 +11,8 @@ every shard gives a partial sum, or one that is kept, of which every shard gives
 ReduceScatter may leave any dim split, of whose blocks the partial sums go round. Where a gathered dim is summed,
 the result has to be split, or unreduced, over the ring's axes: else each device would add up in an order of its own, and the
 copies would differ in their last bits.
+
+In a program with stages there are none: a ring needs every device of the mesh at once, and stages do different work.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Pair:
 
 def pairs(plan: Plan) -> list[Pair]:
     """List the pairs of steps that can be a ring, in the order of the plan; a step may be in several."""
+    if plan.program.pipeline is not None:
+        return []
     found: list[Pair] = []
     passes: tuple[tuple[Pass, Sequence[Step]], ...] = (
         ("forward", plan.forward),

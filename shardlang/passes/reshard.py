@@ -3,6 +3,9 @@
 Strategy `book`: what is free comes first (slices), then what makes an array smaller (ReduceScatter),
 what keeps its size (AllToAll), AllReduce, and gathers last; so an AllReduce or a gather never
 precedes a slice that could have come before it.
+
+In a program with stages nothing is laid out by a Permute: it needs every device of the mesh at once, while each
+stage does work of its own. Other collectives need those of their groups alone, which are one stage's.
 """
 
 from __future__ import annotations
@@ -35,19 +38,25 @@ class Move:
     output: Array
 
 
-def route(array: Array, target: Layout, sizes: Mapping[str, int]) -> list[Move]:
+def route(
+    array: Array, target: Layout, sizes: Mapping[str, int], *, permutes: bool = True
+) -> list[Move]:
     """Give the moves that bring an array into a layout of the same tensor.
 
     Where only a gather leads on and there are several to begin with, all are tried, and the fewest
-    bytes taken, at nominal sizes where sizes are not known.
+    bytes taken, at nominal sizes where sizes are not known. `permutes` says whether a Permute may be one
+    of the moves.
     """
     moves: list[Move] = []
     current = array
     while current.layout != target:
-        move = _next(current, target, sizes)
+        move = _next(current, target, sizes, permutes=permutes)
         if move is None:
             gathers = _gathers(current, target)
-            rests = [[gather, *route(gather.output, target, sizes)] for gather in gathers]
+            rests = [
+                [gather, *route(gather.output, target, sizes, permutes=permutes)]
+                for gather in gathers
+            ]
             return [*moves, *min(rests, key=lambda rest: nominal(current, rest, sizes))]
         current = move.output
         moves.append(move)
@@ -112,7 +121,7 @@ def _leading(axes: tuple[Axis, ...], allowed: frozenset[Axis] | set[Axis]) -> tu
     return axes[:length]
 
 
-def _next(array: Array, target: Layout, sizes: Mapping[str, int]) -> Move | None:
+def _next(array: Array, target: Layout, sizes: Mapping[str, int], *, permutes: bool) -> Move | None:
     """Give the next move that needs no choice, or None where only a gather leads on."""
     layout, dims = array.layout, array.tensor.dims
     sums = layout.unreduced if layout.reduction == "sum" else frozenset[Axis]()
@@ -136,7 +145,7 @@ def _next(array: Array, target: Layout, sizes: Mapping[str, int]) -> Move | None
     settled = extra - {axis for axis in target.split_axes if axis in sums}
     if settled:
         return _made(array, AllReduce(tuple(sorted(settled))))
-    if permutable(layout, target, sizes):
+    if permutes and permutable(layout, target, sizes):
         return Move(Permute(layout.moved(target)), array.with_layout(target))
     if any(
         len(have) > len(prefix(have, want))

@@ -12,7 +12,8 @@ What is looked for, with q split over the axes as well or not:
 
 where k and v may be renamed (T to S) before or behind their gathers, and scale and mask may be missing. Backward,
 the products that make the gradients of q, k and v are found by their operands; what lies between is not
-read any more, and goes.
+read any more, and goes. In a program with stages nothing is: what goes round needs every device of the mesh at
+once, and stages do different work.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class _Found:
 
 
 def with_ring_attention(plan: Plan) -> Plan:
-    """Let keys and values go round wherever a plan gathers them for a softmax."""
+    """Let keys and values go round wherever a plan gathers them for a softmax, but in no pipeline."""
+    if plan.program.pipeline is not None:
+        return plan
     while True:
         found = (_attention(plan.forward, place) for place in range(len(plan.forward)))
         written = (_written(plan, each) for each in found if each is not None)

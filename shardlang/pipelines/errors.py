@@ -164,8 +164,10 @@ class NoChunks(Mistake):
         return f"{self.schedule} has one chunk on each stage, not {self.chunks}"
 
     def hint(self) -> str | None:
-        """Name the other schedule."""
-        return "1f1b has one" if self.schedule == "interleaved" else "interleaved has several"
+        """Say how several are written, or name the schedule that has them."""
+        if self.schedule == "interleaved":
+            return "write `schedule interleaved, chunks 2`, or --chunks 2 on a command line"
+        return "interleaved has several"
 
 
 @dataclass(frozen=True)

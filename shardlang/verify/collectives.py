@@ -80,7 +80,7 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
     bodies = (run for steps in (forward, backward) for block, run in runs(steps) if block)
     early = {id(step) for run in bodies for step in ahead(plan.program, run)}
     done = ticks(plan, numbers)
-    turns = 1 if done is None else done.both if backward else done.forward
+    turns = 1 if done is None else done.both if "backward" in passes else done.forward
     for place, (step, live) in enumerate(zip((*forward, *backward), lives, strict=True)):
         times = _layers(step, numbers)
         times += id(step) in early  # for the first layer, or by the last one for nobody

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from shardlang.backends.jax.emit import emittable
 from shardlang.backends.jax.errors import failure, JaxMissing, VerifyFailedToRun
-from shardlang.backends.jax.sizes import choose
 from shardlang.ir.plan import Plan
 from shardlang.passes.normal import on_one_stage
 from shardlang.pipelines.orders import ORDERS
@@ -51,7 +51,7 @@ def verify(
         notes = (NOT_ON_STAGES,)
     else:
         notes = ()
-    choose(plan, sizes)
+    emittable(plan, sizes)
     if importlib.util.find_spec("jax") is None:
         raise failure(plan, JaxMissing())
     given = {**(sizes or {})}

@@ -16,14 +16,16 @@ from pathlib import PurePath
 from shardlang.backends.jax import attention, passes, rings, stages
 from shardlang.backends.jax.check import check
 from shardlang.backends.jax.context import Context
-from shardlang.backends.jax.errors import AxisNotAscii, failure, ScheduleNotEmitted
+from shardlang.backends.jax.errors import AxisNotAscii, failure, NotInStages, ScheduleNotEmitted
 from shardlang.backends.jax.functions import HELPERS
 from shardlang.backends.jax.names import docstring_text, filled
 from shardlang.backends.jax.public import public
-from shardlang.backends.jax.sizes import choose
+from shardlang.backends.jax.sizes import choose, Numbers
 from shardlang.backends.jax.tables import sizes_function, tables
 from shardlang.backends.jax.train import training, trains
-from shardlang.ir.plan import Plan
+from shardlang.ir.ops import Permute, Ring, RingAttention
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.printer import statement
 from shardlang.passes.normal import without_axes
 from shardlang.pipelines.orders import ORDERS
 
@@ -33,6 +35,15 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 
     `sizes` are global sizes of dims and axes by name; they win over the program's. Those that
     nobody gives are chosen. Raises ShardlangError with an SH6xx code.
+    """
+    kept, numbers = emittable(plan, sizes)
+    return _text(Context(plan, kept, numbers, frozenset(sizes or {})))
+
+
+def emittable(plan: Plan, sizes: Mapping[str, int] | None = None) -> tuple[Plan, Numbers]:
+    """Give what is emitted: the plan without axes of size 1, and its sizes.
+
+    Raises ShardlangError where code is written for no such plan.
     """
     numbers = choose(plan, sizes)
     for axis in numbers.axes:
@@ -46,7 +57,8 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
     )
     kept = without_axes(plan, ones)
     _can_schedule(kept)
-    return _text(Context(plan, kept, numbers, frozenset(sizes or {})))
+    _can_be_staged(kept)
+    return kept, numbers
 
 
 def _can_schedule(plan: Plan) -> None:
@@ -57,6 +69,32 @@ def _can_schedule(plan: Plan) -> None:
     schedule = plan.program.pipeline.schedule
     if schedule not in ORDERS:
         raise failure(plan, ScheduleNotEmitted(schedule, tuple(ORDERS)), staged.span)
+
+
+def _can_be_staged(plan: Plan) -> None:
+    """Raise where a stage's work, of either pass, sends from device to device.
+
+    The emitted module chooses a stage's work by `lax.switch`. A collective permute in a branch that not all
+    devices take gives wrong numbers on XLA's CPU backend, with no error; others wait for their groups alone.
+    """
+    if plan.program.pipeline is None:
+        return
+    for step in (*plan.forward, *plan.backward):
+        if not step.sends and (found := _sending(step)) is not None:
+            raise failure(plan, NotInStages(statement(step), *found), step.span)
+
+
+def _sending(step: Step) -> tuple[str, str] | None:
+    """Say what of a step sends from device to device, and what does the same without; None of others."""
+    match step.op:
+        case Permute(axes) if axes:
+            return "a Permute", "lay it out by AllToAll, or by AllGather and Slice"
+        case Ring(_, move):
+            return "a ring", f"write {type(move).__name__} and the product as two steps"
+        case RingAttention(axes) if axes:
+            return "ring attention", "gather keys and values, as `--attention gather` does"
+        case _:
+            return None
 
 
 def _text(context: Context) -> str:

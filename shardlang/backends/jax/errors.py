@@ -183,6 +183,28 @@ class ScheduleNotEmitted(Mistake):
 
 
 @dataclass(frozen=True)
+class NotInStages(Mistake):
+    """A step in the work of a stage that sends from device to device: a Permute, or a ring."""
+
+    code: ClassVar[str] = "SH615"
+    title: ClassVar[str] = "not done in stages"
+    step: str
+    what: str
+    instead: str
+
+    def message(self) -> str:
+        """Name the step, and say why stages can't do it."""
+        return (
+            f"`{self.step}` can't be emitted in a pipeline: {self.what} needs every device of the mesh at once, "
+            "and stages do different work at one time"
+        )
+
+    def hint(self) -> str | None:
+        """Say what does the same."""
+        return self.instead
+
+
+@dataclass(frozen=True)
 class JaxMissing(Mistake):
     """JAX is not installed, so nothing can be run."""
 

@@ -56,21 +56,34 @@ def count(context: Context) -> Item:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A pass in three: what is before the layers on stages, these layers, and what is behind them."""
+    """A pass in three: what is before the layers on stages, these layers, and what is behind them.
+
+    A backward pass in whose layers there is nothing to do has none: it ends before them.
+    """
 
     before: tuple[Run, ...]
-    layers: Scan
+    layers: Scan | None
     behind: tuple[Run, ...]
 
     @staticmethod
     def of(runs: Sequence[Run]) -> _Parts:
         """Split a pass at its layers on stages."""
-        at, scan = next(
-            (i, run)
-            for i, run in enumerate(runs)
-            if isinstance(run, Scan) and run.block.pipeline is not None
-        )
-        return _Parts(tuple(runs[:at]), scan, tuple(runs[at + 1 :]))
+        for at, run in enumerate(runs):
+            if isinstance(run, Scan) and run.block.pipeline is not None:
+                return _Parts(tuple(runs[:at]), run, tuple(runs[at + 1 :]))
+        return _Parts(tuple(runs), None, ())
+
+    def staged(self, context: Context, own: str) -> list[str]:
+        """Write the layers, which begin with what is made here where `own`, and keep what they hand on."""
+        if self.layers is None:
+            return layout("handed = ", parens(), 1)
+        exits = parens(*(context.names[array] for array in self.exits))
+        return [*scan_lines(context, self.layers, own), *layout("handed = ", exits, 1)]
+
+    @property
+    def exits(self) -> tuple[Array, ...]:
+        """What the layers of a stage hand on."""
+        return () if self.layers is None else self.layers.exits
 
 
 # --- Forward
@@ -85,8 +98,7 @@ def _forward(context: Context) -> list[str]:
         *context.unpack(flow.leaves, "inputs"),
         *indices(context, flow.forward),
         *run_lines(context, parts.before),
-        *scan_lines(context, parts.layers, "first"),
-        *_handed(context, parts.layers),
+        *parts.staged(context, "first"),
     ]
     end = layout("return ", parens(parens(*outputs), parens(*saved), "handed"), 1)
     own = _Alone("_last_steps", "Run the lines behind the layers, which are the last stage's.")
@@ -99,11 +111,6 @@ def _forward(context: Context) -> list[str]:
         *end,
     ]
     return [*function, "\n".join(lines)]
-
-
-def _handed(context: Context, scan: Scan) -> list[str]:
-    """Keep what the layers of a stage hand on."""
-    return layout("handed = ", parens(*(context.names[array] for array in scan.exits)), 1)
 
 
 # --- Backward
@@ -123,16 +130,13 @@ def _backward(context: Context) -> list[str]:
         *run_lines(context, free, again),
     ]
     body = run_lines(context, own, again)
-    handed = [
-        *scan_lines(context, parts.layers, "last"),
-        *_handed(context, parts.layers),
-    ]
+    handed = parts.staged(context, "last")
     rest = run_lines(context, parts.behind, again)
     rest += layout(
         "return ", parens(parens(*(gradient_of(context, x) for x in flow.leaves)), "handed"), 1
     )
     read = _names(rest).read
-    for name in (context.names[array] for array in parts.layers.exits):
+    for name in (context.names[array] for array in parts.exits):
         if name in read:
             zeros = call("jnp.where", "first", name, f"jnp.zeros_like({name})")
             handed += layout(f"{name} = ", zeros, 1)
@@ -165,7 +169,8 @@ def _apart(parts: _Parts, cotangents: Iterable[Array]) -> tuple[list[Run], list[
         pure.append(own)
         if not own:
             tainted.update(step.outputs)
-    needed = {array for run in (parts.layers, *parts.behind) for array in run.reads}
+    later = (*([] if parts.layers is None else [parts.layers]), *parts.behind)
+    needed = {array for run in later for array in run.reads}
     wanted: set[int] = set()
     for step, own in zip(reversed(steps), reversed(pure), strict=True):
         if own and not needed.isdisjoint(step.outputs):
@@ -295,7 +300,8 @@ def _ticks(context: Context) -> str:
         "# The inputs that the backward pass reads.",
         *_row("LEAVES", (str(order[x.array]) for x in context.again)),
     ]
-    marks["send_back"] = fill(SEND_BACK, marks).strip("\n")
+    if context.sent(back=True):
+        marks["send_back"] = fill(SEND_BACK, marks).strip("\n")
     texts = (_filled(text, marks) for text in (TICKS, STAGES, BACK))
     return "\n\n\n".join(("\n".join(tables), *texts))
 

@@ -213,8 +213,7 @@ def _place(source: Source, span: Span) -> dict[str, object]:
 # ---- The renderer --------------------------------------------------------------------------------
 
 _WIDTH = 80  # of messages and hints, in columns
-_CROP = 96  # of a source line, in code points; a longer one is shown around the span
-_LEFT = 32  # how many of them before the span
+_LEFT = 24  # how many code points of a long source line are shown before the span
 _TAB = 4
 
 _COLORS = {
@@ -339,10 +338,7 @@ class _Drawing:
     ) -> None:
         line = self._source.line(number)
         start, end = min(start, len(line)), min(end, len(line))
-        low = 0
-        if len(line) > _CROP:
-            low = max(0, min(start - _LEFT, len(line) - _CROP))
-        high = min(len(line), low + _CROP)
+        low, high = _window(line, start, _WIDTH - self._gutter - 3)
         shown, offsets = _cells(line[low:high])
         left = "…" if low else ""
         right = "…" if high < len(line) else ""
@@ -354,6 +350,28 @@ class _Drawing:
             width += 1  # under the dots that stand for the rest
         marks = self._paint(style, mark * width + (f" {text}" if text else ""))
         self._row("", " " * before + marks)
+
+
+def _window(line: str, start: int, room: int) -> tuple[int, int]:
+    """Give the part of a line, as code points, that fits so many columns with dots for what is left out.
+
+    It begins some code points before `start`, or earlier where the line ends before its room does.
+    """
+
+    def end(low: int) -> int:
+        left = room - (low > 0)
+        offsets = _cells(line[low : low + room + 1])[1]
+        fitting = low + sum(offset <= left for offset in offsets[1:])
+        if fitting == len(line):
+            return fitting
+        return low + sum(offset <= left - 1 for offset in offsets[1:])
+
+    if end(0) == len(line):
+        return 0, len(line)
+    low = max(0, start - _LEFT)
+    while low and end(low - 1) == len(line):
+        low -= 1
+    return low, end(low)
 
 
 def _cells(text: str) -> tuple[str, list[int]]:

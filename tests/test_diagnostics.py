@@ -128,8 +128,32 @@ def test_a_long_line_is_cropped_around_the_span():
 
     assert line.startswith("…x")
     assert line.endswith("y…")
-    assert len(line) <= 100
+    assert len(line) <= 80 - len("1 | ")
     assert "HERE" == line[column : column + len(carets.strip())]
+
+
+@pytest.mark.parametrize("length", [60, 74, 76, 77, 78, 90, 103, 150, 240])
+def test_source_lines_fit_eighty_columns(length: int):
+    """Wherever the span is, its words stand over the carets in a row of at most 80 columns."""
+    text = "".join(f"w{n:03}" for n in range(70))[:length]
+    for start in range(0, length - 4, 3):
+        line, carets = under(text, (start, start + 4))
+        at = carets.index("^")
+
+        assert 80 >= len("1 | " + line)
+        assert text[start : start + 4] == line[at : at + 4]
+        assert line.strip("…") in text
+        assert line.startswith("…") or text.startswith(line.strip("…"))
+        assert line.endswith("…") or text.endswith(line.strip("…"))
+
+
+def test_wide_characters_of_a_long_line_fit():
+    """A character of two columns counts as two."""
+    line, carets = under("批" * 100 + "X" + "批" * 100, (100, 101))
+
+    assert 80 >= len("1 | ") + sum(2 if char == "批" else 1 for char in line)
+    before = line[: line.index("X")]
+    assert carets.index("^") == sum(2 if char == "批" else 1 for char in before)
 
 
 def test_the_end_of_a_long_line():

@@ -219,6 +219,65 @@ def test_the_times_hold_the_bubble() -> None:
         assert value(report, key) / (1 - Fraction(3, 15)) == found.times[key].value
 
 
+ROUND = """
+mesh Z=3, X=2
+dims B=4, D=8, F=12, L=6
+dtype f32
+hardware tpu_v5p
+optimizer momentum, zero 2 over X
+accumulate i=6
+schedule interleaved, chunks 2
+input x: [B_X, D]
+param W: [L_Z, D, F], W_out: [L_Z, F, D]
+layers L_Z:
+  x = tanh(x ·_D W) ·_F W_out
+loss = mean_{B,D}(square(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "many", "ticks"), [(3, 2, 6, 28), (2, 3, 2, 14), (2, 3, 4, 26)]
+)
+def test_interleaved_stages_send_in_every_tick(
+    stages: int, chunks: int, many: int, ticks: int
+) -> None:
+    """Each of the ticks, counted by hand, sends 2 x 8 f32 both ways; the plan has those of the work."""
+    text = ROUND.replace("Z=3", f"Z={stages}").replace("chunks 2", f"chunks {chunks}")
+    report = report_of(text.replace("i=6", f"i={many}"))
+    planned = sum(c.bytes.value or 0 for c in report.collectives if c.step.sends)
+    found = report.pipeline
+    assert found is not None
+    assert found.idle is not None
+
+    assert 2 * 64 * many * chunks == planned
+    assert ticks * 2 * 64 - planned == found.idle.value
+    assert ticks * 2 * 64 - planned == found.to_dict()["idle_bytes"]["value"]
+
+
+def test_the_update_is_once_behind_the_bubble() -> None:
+    """With 3 stages, 2 chunks and 6 microbatches both passes take 14/12 of their time, the update its own."""
+    report = report_of(ROUND)
+    found = report.pipeline
+    assert found is not None
+    comms = {name: report.totals[name].quantity("t_comms").value for name in report.totals}
+    math = {name: report.totals[name].quantity("t_math").value for name in report.totals}
+    both, update = (comms["forward"] or 0) + (comms["backward"] or 0), comms["update"] or 0
+
+    assert update > 0
+    assert both * Fraction(14, 12) + update == found.times["t_comms"].value
+    assert (math["total"] or 0) * Fraction(14, 12) == found.times["t_math"].value
+    assert found.times["t_overlapped"].value == found.times["t_comms"].value
+
+
+def test_the_heading_of_a_pipeline_fits() -> None:
+    """A long heading goes on in a line of its own."""
+    lines = report_of(ROUND).to_text(width=80).split("\n")
+    at = next(n for n, line in enumerate(lines) if line.startswith("Pipeline"))
+
+    assert max(map(len, lines[at : at + 2])) <= 80
+    assert "          F = B = W)" == lines[at + 1]
+
+
 @pytest.mark.parametrize(
     ("line", "share"),
     [

@@ -30,6 +30,10 @@ LABELS = {
 }
 
 
+BEHIND = {"t_overlapped": "the larger of these two", "t_serial": "the sum of these two"}
+"""What times of a pipeline's step are, where an update is behind both passes."""
+
+
 class Notation(str):
     """A line of the notation."""
 
@@ -168,6 +172,8 @@ def pipeline_rows(found: PipelineCost) -> Iterator[tuple[str, str, str]]:
     yield "in flight", text, "" if held is None else f"{float(held):.4g}"
     for key, quantity in found.times.items():
         text = f"{LABELS[key]}/(1 - bubble)"
+        if found.updates:
+            text = BEHIND.get(key, "of both passes/(1 - bubble), and of the update")
         yield LABELS[key], text, amount(quantity, "s")
     yield from _beside(found)
 

@@ -422,7 +422,10 @@ class _Printer:
         if found is None:
             return
         yield ""
-        yield self.head("Pipeline") + f"  ({staged(found)}; F = B = W)"
+        own = wrap(f"({staged(found)}; F\u00a0=\u00a0B\u00a0=\u00a0W)", self.width - 10)
+        own = [line.replace("\u00a0", " ") for line in own]
+        yield self.head("Pipeline") + f"  {own[0]}"
+        yield from (f"{'':10}{line}" for line in own[1:])
         rows = [[f"{label:<13}", text, value] for label, text, value in pipeline_rows(found)]
         yield from table(rows, self.width, (2,), "  ")
 

@@ -14,7 +14,7 @@ from typing import Any, TYPE_CHECKING
 
 from shardlang.cost.formula import Formula, Sum
 from shardlang.cost.in_flight import in_flight
-from shardlang.cost.quantities import CollectiveCost, Quantity
+from shardlang.cost.quantities import CollectiveCost, Quantity, together
 from shardlang.ir.plan import Plan, Step
 from shardlang.ir.program import Pipeline
 from shardlang.ir.size import Monomial
@@ -25,16 +25,17 @@ from shardlang.pipelines.schedules import Durations, Schedule, SCHEDULES
 if TYPE_CHECKING:
     from shardlang.cost.report import Report
 
-TIMES = ("t_math", "t_overlapped", "t_serial")
+PASSES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
 class PipelineCost:
     """A pipeline's figures: `share` of a step in which a stage waits, `held` microbatches in flight on it.
 
-    `times` are those of a whole step, with the bubble. In no total are `sums`, what the stages add up at the end of
+    `times` are those of a whole step, both passes with the bubble and the update behind them. In no total are `sums`, what the stages add up at the end of
     a step, and `idle`, the bytes of Permutes that an emitted module sends in ticks in which a stage has nothing to
-    send; None where no module is emitted. `before` and `behind` say whether there are lines on that side of the layers.
+    send; None where no module is emitted. `before` and `behind` say whether there are lines on that side of the layers,
+    `updates` whether there is an update.
     """
 
     pipeline: Pipeline
@@ -48,6 +49,7 @@ class PipelineCost:
     idle: Quantity | None = None
     before: bool = False
     behind: bool = False
+    updates: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as JSON."""
@@ -114,31 +116,69 @@ def pipeline_of(report: Report) -> PipelineCost | None:
         report.quantity(Formula.of(microbatches)),
         report.quantity(share),
         report.quantity(in_flight(row, pipeline, stages, microbatches, report.known, 0)),
-        {key: report.quantity(report.total.quantity(key).formula * factor) for key in TIMES},
+        _times(report, factor),
         report.ends,
         _idle_ticks(report, stages, microbatches),
         *_outside(report.plan),
+        updates=bool(report.plan.update),
     )
 
 
-LOCKSTEP: Mapping[str, int] = {"gpipe": 1, "1f1b": 2}
+def _times(report: Report, factor: Monomial) -> dict[str, Quantity]:
+    """Give the times of a step: those of both passes times a factor, and the update's, once behind them."""
+
+    def step(forward: Formula, backward: Formula, update: Formula) -> Formula:
+        return (forward + backward) * factor + update
+
+    def of(key: str) -> Formula:
+        return step(
+            *(
+                report.totals[name].quantities[key].formula
+                if name in report.totals and key in report.totals[name].quantities
+                else Formula()
+                for name in PASSES
+            )
+        )
+
+    none = Formula(), Formula()
+    comms = together(
+        {
+            axes: step(*(report.groups.get(name, {}).get(axes, none)[1] for name in PASSES))
+            for axes in report.groups["total"]
+        },
+        None
+        if report.overlap is None
+        else {report.symbols.of[info.axis.name]: info.wire for info in report.axes},
+    )
+    math = of("t_math")
+    found = {
+        "t_math": math,
+        "t_comms": comms,
+        "t_overlapped": Formula.largest((math + of("t_exposed"), comms)),
+        "t_serial": math + comms,
+    }
+    return {key: report.quantity(formula) for key, formula in found.items()}
+
+
+LOCKSTEP: Mapping[str, int] = {"gpipe": 1, "1f1b": 2, "interleaved": 2}
 """The schedules that are emitted, and in how many ticks a piece of work and a stage their passes send each way.
 
-A step has so many times (m + p - 1) ticks that send one way: in gpipe those of one pass, in 1f1b those of both.
+With v chunks a stage, a step has so many times (m v + p - 1) ticks that send one way: in gpipe those of one
+pass, in the others those of both.
 """
 
 
 def _idle_ticks(report: Report, stages: Monomial, microbatches: Monomial) -> Quantity | None:
-    """Give the bytes of Permutes in ticks in which there is nothing to send: of each, what its m do not need."""
-    ticks = LOCKSTEP.get(
-        report.plan.program.pipeline.schedule if report.plan.program.pipeline else ""
-    )
-    if ticks is None:
+    """Give the bytes of Permutes in ticks in which there is nothing to send: of each, what its m v do not need."""
+    pipeline = report.plan.program.pipeline
+    ticks = None if pipeline is None else LOCKSTEP.get(pipeline.schedule)
+    if pipeline is None or ticks is None:
         return None
     ticks = ticks if report.plan.backward else 1
     sent = Formula.sum(cost.bytes.formula for cost in report.collectives if cost.step.sends)
-    one = sent / microbatches
-    more = (stages * ticks, microbatches * (ticks - 1), Monomial() * -ticks)
+    pieces = microbatches * pipeline.chunks
+    one = sent / pieces
+    more = (stages * ticks, pieces * (ticks - 1), Monomial() * -ticks)
     parts = (one * Monomial(abs(x.coefficient), x.powers) for x in more if x.coefficient > 0)
     less = Formula.of(*(term * Fraction(-ticks) for term in one.terms))
     return report.quantity(Formula.sum((*parts, less)))

@@ -30,6 +30,7 @@ from shardlang.cost.quantities import (
     LARGEST,
     Memory,
     Quantity,
+    together,
     Totals,
 )
 from shardlang.cost.report import Overlap, passes_of, Report
@@ -500,19 +501,10 @@ class Pricing:
         }
 
     def overlapping(self, groups: Mapping[tuple[str, ...], tuple[Formula, Formula]]) -> Formula:
-        """Give T_comms: the sum, or the busiest axis' sum where axes overlap."""
-        if self.overlap is None:
-            return Formula.sum(seconds for _, seconds in groups.values())
+        """Give T_comms of what runs over each set of axes."""
         wires = {self.symbols.of[info.axis.name]: info.wire for info in self.axes}
-        busy = dict.fromkeys(wires[axis] for key in groups for axis in key)
-        return Formula.largest(
-            Formula.sum(
-                seconds
-                for key, (_, seconds) in groups.items()
-                if any(wires[axis] == wire for axis in key)
-            )
-            for wire in busy
-        )
+        times = {key: seconds for key, (_, seconds) in groups.items()}
+        return together(times, wires if self.overlap else None)
 
     def named(self, formula: Formula) -> Formula:
         """Write a formula of dims and axes in the report's symbols."""

@@ -15,7 +15,7 @@ from shardlang.cost.formula import Formula
 from shardlang.ir.ops import AllGather, AllToAll, Collective, ReduceScatter, Ring, RingAttention
 from shardlang.ir.plan import Pass, Step
 from shardlang.ir.printer import statement
-from shardlang.ir.types import Dim, subscript
+from shardlang.ir.types import Axis, Dim, subscript
 
 LARGEST = 10**300
 """Values beyond are left out of reports: neither a float nor most readers of JSON hold them."""
@@ -139,6 +139,24 @@ class ComputeCost:
     def einsum(self) -> str:
         """The step in the notation."""
         return statement(self.step)
+
+
+def together(
+    times: Mapping[tuple[str, ...], Formula], wires: Mapping[str, Axis] | None
+) -> Formula:
+    """Give T_comms, in seconds, of what runs over each set of axes: the sum.
+
+    Where axes overlap it is the busiest one's sum; `wires` says for each axis whose links it has.
+    """
+    if wires is None:
+        return Formula.sum(times.values())
+    busy = dict.fromkeys(wires[axis] for key in times for axis in key)
+    return Formula.largest(
+        Formula.sum(
+            seconds for key, seconds in times.items() if any(wires[axis] == wire for axis in key)
+        )
+        for wire in busy
+    )
 
 
 @dataclass(frozen=True, slots=True)

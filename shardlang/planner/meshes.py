@@ -484,11 +484,8 @@ class _Search:
         budget = max(until - monotonic(), 0.5)
         plan = self._plain(self.asked.plan(program, self.hardware, self.limit, budget))
         report = cost(plan, hardware=self.given, model="link", hbm=self.asked.hbm)
-        times = [report.total.quantity(key).value for key in ("t_math", "t_comms")]
-        math, comms = (Fraction(0) if time is None else time for time in times)
-        if report.pipeline is not None and report.pipeline.share.value is not None:
-            works = 1 - report.pipeline.share.value
-            math, comms = math / works, comms / works
+        whole = report.total.quantities if report.pipeline is None else report.pipeline.times
+        math, comms = (whole[key].value or Fraction(0) for key in ("t_math", "t_comms"))
         return Candidate(plan, arrays_of(program, plan), math, comms, peak(plan), written)
 
     def _plain(self, plan: Plan) -> Plan:

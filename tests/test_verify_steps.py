@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -231,3 +232,47 @@ def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardlang.verify.runner.planned_step", fails)
     (problem,) = run_check(made).problems
     assert problem.startswith("the check itself broke")
+
+
+FROZEN = """
+mesh X=2
+dims B=4, D=8, E=6
+dtype f32
+optimizer adamw, zero 1 over X
+{many}input x: [B_X, D], ids: int32[B_X]
+param W: [D], W_h: [D], table: int32[E, D]
+loss = mean_{{B,D}}(square(x ⊙ W + take_E(table, ids)))
+"""
+"""Nothing reads W_h, and no gradient flows to whole numbers."""
+
+
+@pytest.mark.parametrize("many", ["", "accumulate M=2\n"])
+def test_parameters_without_gradients_stay(many: str) -> None:
+    """They are given once, with the others, and are after each step what they were: no decay."""
+    made = sl.lower(sl.parse(FROZEN.format(many=many)))
+    text = sl.emit_jax(made)
+    result = run_check(made, text=text)
+
+    assert result.ok, result.to_text()
+    module: dict[str, Any] = {}
+    exec(text, module)
+    assert (list(module["STATES"]), module["FROZEN"]) == (["W"], ("W_h", "table"))
+    assert list(module["BATCH"]) == ["x", "ids"]
+    compared = {x.name for x in result.arrays if x.kind == "after 2 steps of adamw:"}
+    assert compared == {"W", "W_h", "table"}
+    right = ', "frozen": state["frozen"]}'
+    assert text.count(right) == 1
+    wrong = ', "frozen": {name: x + 1 for name, x in state["frozen"].items()}}'
+    bad = run_check(made, text=text.replace(right, wrong))
+    assert {x.name for x in bad.arrays if not x.ok and "after" in x.kind} >= {"W_h", "table"}
+
+
+def test_microbatches_of_nothing() -> None:
+    """A program that is given parameters alone has as many microbatches as it says."""
+    text = "mesh X=2\ndims B=4, D=4\ndtype f32\noptimizer adamw\naccumulate M=3\n"
+    text += "param W: [B_X, D]\nloss = mean_{B,D}(square(W))"
+    made = sl.lower(sl.parse(text))
+
+    assert "lax.scan(add, start, given, length=3)" in sl.emit_jax(made)
+    result = run_check(made)
+    assert result.ok, result.to_text()

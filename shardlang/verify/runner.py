@@ -545,10 +545,9 @@ class _Run:
 
         With narrow floats these are run in f32 alone: what a step changes may be less than narrow ones tell apart.
         """
-        own = [leaf.name in self._module["STATES"] for leaf in self._leaves]
-        pairs = zip(self._leaves, reference.inputs, own, strict=True)
-        weights = {leaf.name: x for leaf, x, is_own in pairs if is_own}
-        rest = [leaf for leaf, is_own in zip(self._leaves, own, strict=True) if not is_own]
+        parameters, pairs = self._plan.parameters, zip(self._leaves, reference.inputs, strict=True)
+        weights = {leaf.name: x for leaf, x in pairs if leaf.tensor in parameters}
+        rest = [leaf for leaf in self._leaves if leaf.tensor not in parameters]
         batch = {leaf.name: self._of_all(leaf) for leaf in rest}
         if "make_train_step" in self._module:
             return self._trained(weights, batch)
@@ -599,8 +598,12 @@ class _Run:
             if self._narrow():
                 continue
             with _wide():
-                start = {name: self._to_wide(x) for name, x in weights.items()}
-                losses, ends = trained(lambda p: jnp.mean(outputs(p)[loss.name]), start, optimizer)
+                start, fixed = self._starts(weights)
+                losses, ends = trained(
+                    lambda p, fixed=fixed: jnp.mean(outputs({**fixed, **p})[loss.name]),
+                    start,
+                    optimizer,
+                )
             for number, value in enumerate(losses, 1):
                 with _running():
                     state, got = step(state, batch)
@@ -608,10 +611,18 @@ class _Run:
                 arrays.append(self._close(kind, loss, np.asarray(got, np.float64), want, 0))
             for leaf in self._leaves:
                 if leaf.name in weights:
-                    kind, got = f"after {STEPS} steps of {name}:", state["parameters"][leaf.name]
-                    arrays.append(self._compare(kind, leaf, got, np.asarray(ends[leaf.name])))
+                    kind, want = f"after {STEPS} steps of {name}:", (fixed | ends)[leaf.name]
+                    got = (state["parameters"] | state.get("frozen", {}))[leaf.name]
+                    arrays.append(self._compare(kind, leaf, got, np.asarray(want)))
         notes = () if self._narrow() else (self._says(known),)
         return VerifyResult(tuple(arrays), tuple(collectives), (), notes)
+
+    def _starts(self, weights: Tree) -> tuple[Tree, Tree]:
+        """Give the parameters that are trained, in f64, and those that get no gradient and stay as they are."""
+        trained = {gradient.leaf.name for gradient in self._plan.gradients}
+        wide = {name: self._to_wide(x) for name, x in weights.items()}
+        own = {name: x for name, x in wide.items() if name in trained}
+        return own, {name: x for name, x in wide.items() if name not in trained}
 
     def _says(self, known: Mapping[str, Any]) -> str:
         """Say what was compared of training steps."""
@@ -643,8 +654,9 @@ class _Run:
             many = self._plan.program.microbatches
             count = 1 if many is None else self._numbers.dims[many]
             wide = {name: self._to_wide(x) / count for name, x in seeds.items()}
-            start = {name: self._to_wide(x) for name, x in weights.items()}
-            _, expected = weighted(self._whole_outputs(batch), start, wide)
+            start, fixed = self._starts(weights)
+            outputs = self._whole_outputs(batch)
+            _, expected = weighted(lambda p: outputs({**fixed, **p}), start, wide)
         with _running():
             _, gradients = low.compile()(weights, batch, seeds)
         states = {x.name: self._plan.states.get(x.tensor, x) for x in self._leaves}

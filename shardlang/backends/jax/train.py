@@ -256,11 +256,14 @@ def _tables(context: Context, rows: Sequence[Updated]) -> str:
     ]
     lines = ["# Where the optimizer's state of each parameter lies, and its new value is made."]
     lines += layout("STATES = ", dictionary(*specs), 0, force=True)
+    frozen = _frozen(context.plan)
+    if frozen:
+        lines += ["", "# Parameters that get no gradient: no step changes them."]
+        lines += layout("FROZEN = ", parens(*map(quoted, frozen)), 0)
+        lines.append("PARAMETERS = (*STATES, *FROZEN)")
     many = "all microbatches" if context.plan.program.microbatches else "the batch"
     lines += ["", f"# Name: (global shape, dtype, PartitionSpec) of {many} of a step."]
-    entries = [
-        _of_all(context, x, f"INPUTS[{quoted(x.array.name)}][2]") for x in _batch(context, rows)
-    ]
+    entries = [_of_all(context, x, f"INPUTS[{quoted(x.array.name)}][2]") for x in _batch(context)]
     lines += layout("BATCH = ", dictionary(*entries), 0, force=bool(entries))
     if loss_of(context.plan) is None:
         lines += ["", f"# The same of the cotangents of {many}, by the names of their outputs."]
@@ -308,10 +311,17 @@ def _accumulator(context: Context, row: Updated) -> Item:
     return parens(f'"{jax_dtype(_summed(context.plan, row).tensor.dtype)}"', names)
 
 
-def _batch(context: Context, rows: Sequence[Updated]) -> list[Value]:
-    """List the leaves that are not trained: they come with the batch."""
-    names = {row.name for row in rows}
-    return [value for value in context.flow.leaves if value.array.name not in names]
+def _batch(context: Context) -> list[Value]:
+    """List the leaves that are no parameters: they come with the batch."""
+    weights = context.plan.parameters
+    return [value for value in context.flow.leaves if value.array.tensor not in weights]
+
+
+def _frozen(plan: Plan) -> list[str]:
+    """Name the parameters that get no gradient: given once as the others are, they stay as they are."""
+    trained = {gradient.leaf for gradient in plan.gradients}
+    weights = (leaf.array for leaf in plan.program.leaves if leaf.kind == "param")
+    return [array.name for array in weights if array not in trained]
 
 
 def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
@@ -320,13 +330,13 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     loss = loss_of(plan)
     masters = _masters(plan, rows)
     kinds = {kind.steps for kind in _kinds(plan, rows)}
-    trained = {row.name for row in rows}
-    leaves = context.flow.leaves
+    weights, frozen = plan.parameters, bool(_frozen(plan))
+    leaves, many = context.flow.leaves, plan.program.microbatches
 
     def named(data: str) -> Item:
         return parens(
             *(
-                f"{'parameters' if x.array.name in trained else data}[{quoted(x.array.name)}]"
+                f"{'parameters' if x.array.tensor in weights else data}[{quoted(x.array.name)}]"
                 for x in leaves
             )
         )
@@ -348,6 +358,10 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         "pass_sizes": ", sizes" if sized else "",
         "count": count(context) if staged else "",
         "leaves": context.leaves_read,
+        "length": ""
+        if many is None or _batch(context)
+        else f", length={context.numbers.dims[many]}",
+        **_of_frozen(frozen=frozen),
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
         **_of_state(kinds, narrow=_narrow(rows), masters=masters),
     }
@@ -394,6 +408,21 @@ def _of_state(kinds: Collection[str], *, narrow: bool, masters: bool) -> dict[st
         "masters_too": ', "masters": new' if masters else "",
         "wide_dtype": WIDE_DTYPE.strip("\n") + "\n\n" if narrow else "",
     }
+
+
+def _of_frozen(*, frozen: bool) -> dict[str, Item]:
+    """Write what there is only where some parameters get no gradient."""
+    rows = {
+        "all_own": ("PARAMETERS", "STATES"),
+        "all_of_state": ('{**state["parameters"], **state["frozen"]}', 'state["parameters"]'),
+        "and_frozen": (", and apart those that no step changes", ""),
+        "keep_frozen": (
+            '    state["frozen"] = {name: placed(name, *INPUTS[name][1:]) for name in FROZEN}',
+            "",
+        ),
+        "frozen_too": (', "frozen": state["frozen"]', ""),
+    }
+    return {name: row[0 if frozen else 1] for name, row in rows.items()}
 
 
 def _of_loss(context: Context, loss: int) -> dict[str, Item]:
@@ -454,7 +483,7 @@ def training_check(context: Context, combine: str, *, gradients: bool) -> list[s
     plan = context.plan
     if not accumulates(plan):
         return []
-    loss, scans = loss_of(plan), _scans(context)
+    loss, scans, frozen = loss_of(plan), _scans(context), bool(_frozen(plan))
     stacked = "{name: jnp.stack([each[name] for each in batches]) for name in BATCH}"
     rolled = "{name: jnp.roll(x, 1, -1) if x.ndim else x for name, x in rest.items()}"
     divisor = "len(batches)" if scans else "1"
@@ -467,6 +496,11 @@ def training_check(context: Context, combine: str, *, gradients: bool) -> list[s
         "expected": "tuple(map(jnp.stack, zip(*found, strict=True)))" if scans else "found[0]",
         "divisor": divisor if context.stages is None else "len(cotangents[0])",
         "combine_all": combine,
+        "fixed": "        fixed = {name: x for name, x in zip(INPUTS, inputs, strict=True) if name in FROZEN}"
+        if frozen
+        else "",
+        "given": "(fixed | batch)" if frozen else "batch",
+        "all_trained": "trained | fixed" if frozen else "trained",
     }
     parts = [CHECK_TRAINING, CHECK_OUTPUTS if loss is None else CHECK_LOSS]
     parts += [CHECK_GRADIENTS] if gradients else []

@@ -8,7 +8,7 @@ def @function@(mesh, parameters, batch@seeds@):
 
     @arguments@
     """
-    parameters = {name: jnp.asarray(parameters[name], INPUTS[name][1]) for name in STATES}
+    parameters = {name: jnp.asarray(parameters[name], INPUTS[name][1]) for name in @all_own@}
     batch = {name: jnp.asarray(batch[name], dtype) for name, (_, dtype, _) in BATCH.items()}
 @cast_seeds@
 @data@
@@ -18,7 +18,7 @@ def @function@(mesh, parameters, batch@seeds@):
 @body@
 
     in_specs = (
-        {name: INPUTS[name][2] for name in STATES},
+        {name: INPUTS[name][2] for name in @all_own@},
         {name: spec for name, (_, _, spec) in BATCH.items()},
 @specs_of_seeds@
     )
@@ -54,7 +54,7 @@ MICROBATCHES = """
         first = jax.tree.map(lambda x: x[0], given)
         shapes = jax.eval_shape(gradients_of, *first)[1]
         start = tuple(zeros(x, *row) for x, row in zip(shapes, ACCUMULATORS, strict=True))
-        total, @all@ = lax.scan(add, start, given)
+        total, @all@ = lax.scan(add, start, given@length@)
         gradients = tuple(x / len(@counted@) for x in total)
         return @mean_of_all@, dict(zip(STATES, @reduced@, strict=True))
 """
@@ -89,7 +89,7 @@ STEP = '''
 def init_state(mesh, optimizer, parameters):
     """Give the state that training begins with.
 
-    It holds the parameters as INPUTS has them, @masters@and the optimizer's state.
+    It holds the parameters as INPUTS has them, @masters@and the optimizer's state@and_frozen@.
     `parameters` are by name, whole or as `place` gives them. `optimizer` is a
     GradientTransformation of optax, or has its `init` and `update`.
     """
@@ -106,6 +106,7 @@ def init_state(mesh, optimizer, parameters):
     shardings = _state_shardings(mesh, jax.eval_shape(optimizer.init, own), own)
     state["optimizer"] = jax.jit(optimizer.init, out_shardings=shardings)(own)
 @keep_masters@
+@keep_frozen@
     return state
 
 
@@ -114,7 +115,7 @@ def make_train_step(mesh, optimizer):
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state, batch):
-        loss, gradients = loss_and_gradients(mesh, state["parameters"], batch)
+        loss, gradients = loss_and_gradients(mesh, @all_of_state@, batch)
 @old@
 @widen@
         updates, moments = optimizer.update(gradients, state["optimizer"], old)
@@ -124,7 +125,7 @@ def make_train_step(mesh, optimizer):
             for tree in (new, moments)
         )
 @parameters@
-        return {"parameters": parameters, "optimizer": moments@masters_too@}, loss
+        return {"parameters": parameters, "optimizer": moments@masters_too@@frozen_too@}, loss
 
     return step
 
@@ -159,12 +160,13 @@ CHECK_TRAINING = """
         # The @what@ and gradients of a step, against those of the reference.
         trained = {name: x for name, x in zip(INPUTS, inputs, strict=True) if name in STATES}
         rest = {name: x for name, x in zip(INPUTS, inputs, strict=True) if name in BATCH}
+@fixed@
         batches = @batches@
         data = @batch@
         wide = {name: _wide(x) for name, x in trained.items()}
 
         def expect(parameters, batch):
-            given = {**parameters, **{name: _wide(x) for name, x in batch.items()}}
+            given = {**parameters, **{name: _wide(x) for name, x in @given@.items()}}
             return reference(*(given[name] for name in INPUTS))
 """
 """What the module's own check adds for a training step."""
@@ -174,7 +176,7 @@ CHECK_LOSS = """
             return jnp.mean(jnp.stack([expect(parameters, each)[@loss@] for each in batches]))
 
         loss, wanted = jax.value_and_grad(mean_loss)(wide)
-        got, gradients = jax.jit(loss_and_gradients, static_argnums=0)(mesh, trained, data)
+        got, gradients = jax.jit(loss_and_gradients, static_argnums=0)(mesh, @all_trained@, data)
         good.append(_compare("loss of a step", got, loss))
 """
 """What it does where there is a loss."""
@@ -191,7 +193,7 @@ CHECK_OUTPUTS = """
         seeds = {name: @seeds@ for name in SEEDS}
         (_, expected), wanted = jax.value_and_grad(weighted, has_aux=True)(wide)
         function = jax.jit(outputs_and_gradients, static_argnums=0)
-        outputs, gradients = function(mesh, trained, data, seeds)
+        outputs, gradients = function(mesh, @all_trained@, data, seeds)
 @combine_all@
         for name, got, want in zip(OUTPUTS, outputs, expected, strict=True):
             good.append(_compare(f"{name} of a step", got, want))

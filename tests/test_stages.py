@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import shardlang as sl
+from shardlang.passes.normal import on_one_stage
 from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.pipelines.simulate import simulate
 from shardlang.verify.collectives import lowered
@@ -317,6 +318,205 @@ def test_other_schedules_are_refused(schedule: str) -> None:
     assert "SH612" == found.code
     assert f"the schedule {schedule} can't be emitted" in found.message
     assert "these can: gpipe, 1f1b, interleaved" == found.hint
+
+
+# ---- What stages can't do -------------------------------------------------------------------------
+
+CROSSED = """
+mesh X=2, Y=2, Z=2
+dims B=4, D=4, L=4, V=8
+accumulate i=4
+dtype f32
+"""
+
+OF_LAYERS = f"""{CROSSED}
+input x: [B_X, D_Y]
+param W: [L_Z, D_X]
+layers L_Z:
+  x = x ⊙ W
+loss = mean_{{B,D}}(x ⊙ x)
+"""
+"""Each layer takes D of W from X to Y, which have one size: elsewhere that is a Permute."""
+
+BEFORE_LAYERS = f"""{CROSSED}
+input ids: int32[B_X]
+param E: [V, D_X], W: [L_Z, D]
+x[B_X, D_Y] = take_V(E, ids)
+layers L_Z:
+  x = x ⊙ W
+loss = mean_{{B,D}}(x ⊙ x)
+"""
+"""The same of E, in lines that every stage does with a microbatch."""
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved, chunks 2"])
+@pytest.mark.parametrize("text", [OF_LAYERS, BEFORE_LAYERS], ids=["layers", "before"])
+def test_layouts_that_elsewhere_a_permute_makes(text: str, schedule: str) -> None:
+    """Loss and gradients are those of the product by hand, and bit by bit the same when run again."""
+    _, module = emitted(f"schedule {schedule}\n{text}")
+    rng = np.random.default_rng(3)
+    ids, x = rng.integers(0, 8, (4, 4)), rng.normal(0, 1, (4, 4, 4))
+    weights = {"E": rng.normal(0, 1, (8, 4)), "W": rng.normal(0, 1, (4, 4))}
+    weights = {name: w for name, w in weights.items() if name in module.INPUTS}
+    given = {name: w.reshape(module.INPUTS[name][0]) for name, w in weights.items()}
+    batch = {"x": x, "ids": ids}
+    batch = {name: data for name, data in batch.items() if name in module.INPUTS}
+    step = jax.jit(module.loss_and_gradients, static_argnums=0)
+    loss, gradients = step(module.make_mesh(), given, batch)
+    again, twice = step(module.make_mesh(), given, batch)
+
+    def mean(weights: dict[str, Any]) -> Any:
+        begin = weights["E"][ids] if "E" in weights else x
+        return jnp.mean((begin * jnp.prod(weights["W"], 0)) ** 2)
+
+    expected, wanted = jax.value_and_grad(mean)({n: jnp.asarray(w) for n, w in weights.items()})
+
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert loss == again
+    for name, want in wanted.items():
+        np.testing.assert_allclose(np.reshape(gradients[name], want.shape), want, atol=1e-5)
+        np.testing.assert_array_equal(gradients[name], twice[name])
+
+
+@pytest.mark.parametrize("text", [OF_LAYERS, BEFORE_LAYERS], ids=["layers", "before"])
+def test_only_what_is_handed_on_is_permuted(text: str) -> None:
+    """W goes from X to Y by an AllGather and a slice; in the same program without stages it is permuted."""
+    staged = sl.lower(sl.parse(text))
+    plain = sl.lower(sl.parse(text.replace("L_Z", "L")))
+
+    def permutes(plan: sl.ir.plan.Plan) -> list[bool]:
+        return [s.sends for _, s in plan.steps() if isinstance(s.op, sl.ir.ops.Permute)]
+
+    assert [True, True] == permutes(staged)
+    assert False in permutes(plain)
+    assert not [x for x in sl.check(sl.parse(str(staged))) if "Permute" in (x.hint or "")]
+
+
+RINGED = """
+mesh X=2, Y=2, Z=2
+dims B=4, T=4, S=4, D=4, F=4, L=4
+accumulate i=2
+dtype f32
+"""
+
+RINGS = f"""{RINGED}
+input x: [B_X, D]
+param W: [L_Z, D, F_X], V: [L_Z, F_X, D]
+layers L_Z:
+  x = x + gelu(x ·_D W) ·_F V
+"""
+
+ATTENTION = f"""{RINGED}
+input x: [B, T_X, D]
+param g: [L_Z, D]
+layers L_Z:
+  q[B, T_X, D] = x ⊙ g
+  k[B, T_X, D] = x
+  v[B, T_X, D] = g ⊙ x
+  p = softmax_S(q ·_D k[B, S, D])
+  x = x + p ·_S v[B, S, D]
+"""
+
+
+def test_stages_get_no_rings() -> None:
+    """Both programs have them without stages; on stages nothing is chosen, so that all of it is emitted."""
+    for text, ways in ((RINGS, {"Ring"}), (ATTENTION, {"RingAttention"})):
+        for stages in ("Z", ""):
+            plan = sl.lower(sl.parse(text if stages else text.replace("L_Z", "L")))
+            made = sl.overlap(sl.ring_attention(plan), always=True)
+            kinds = {type(step.op).__name__ for _, step in made.steps()}
+
+            assert (ways & kinds == set()) == bool(stages)
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "says"),
+    [
+        (["--overlap-all"], RINGS, "no rings: stages of a pipeline can't send in rings"),
+        (["--attention", "ring"], ATTENTION, "no ring attention: stages of a pipeline can't"),
+    ],
+)
+def test_rings_that_are_asked_for(
+    shardlang, tmp_path, options: list[str], text: str, says: str
+) -> None:
+    """But for what layers prefetch the plan is the same without, and standard error says why."""
+    file = tmp_path / "a.shd"
+    file.write_text(text)
+    found, plain = (shardlang("lower", *more, file) for more in (options, []))
+
+    assert says in found.err
+    assert "" == plain.err
+    assert [x for x in found.out.splitlines() if "prefetch" not in x] == plain.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("lines", "place", "hint"),
+    [
+        pytest.param(
+            """input x: [B_X, D_Y]
+               param W: [L_Z, D_X]
+               layers L_Z:
+                 w[D_Y] = Permute(W[D_X])
+                 x = x ⊙ w""",
+            "w[D_Y] = Permute(W[D_X])",
+            "lay it out by AllToAll, or by AllGather and Slice",
+            id="permute",
+        ),
+        pytest.param(
+            """input x: [B, D_X]
+               param W: [L_Z, D, F_X], V: [L_Z, F_X, D]
+               forward:
+                 layers L_Z, x2 -> x:
+                   y[B, F_X] = RingGather_X(x[B, D_X]) ·_D W[D, F_X]
+                   z[B, D]{U_X} = y[B, F_X] ·_F V[F_X, D]
+                   x2[B, D_X] = ReduceScatter_{X,D}(z[B, D]{U_X})
+                   Permute_Z(x2[B, D_X])""",
+            "y[B, F_X] = RingGather_X(x[B, D_X]) ·_D W[D, F_X]",
+            "write AllGather and the product as two steps",
+            id="ring",
+        ),
+        pytest.param(
+            """input x: [B, T_X, D]
+               param W: [L_Z, D]
+               forward:
+                 layers L_Z, x2 -> x:
+                   q[B, T_X, D] = x[B, T_X, D] ⊙ W[D]
+                   k[B, S_X, D] = Rename_{B,S,D}(x[B, T_X, D])
+                   x2[B, T_X, D] = RingAttention_{X,S,D}(q[B, T_X, D], k[B, S_X, D], k[B, S_X, D] -> l[B, T_X])
+                   Permute_Z(x2[B, T_X, D])""",
+            "x2[B, T_X, D] = RingAttention_{X,S,D}(q[B, T_X, D], k[B, S_X, D], k[B, S_X, D] -> l[B, T_X])",
+            "gather keys and values, as `--attention gather` does",
+            id="attention",
+        ),
+    ],
+)
+def test_what_sends_from_device_to_device_is_refused(lines: str, place: str, hint: str) -> None:
+    """By emission, and by verify before it starts anything, at the line; on one stage it is emitted."""
+    head = RINGED + "\n".join(line[15:] if line[0] == " " else line for line in lines.split("\n"))
+    plan = sl.lower(sl.parse(head))
+    for use in (sl.emit_jax, sl.verify):
+        with pytest.raises(sl.ShardlangError) as caught:
+            use(plan)
+        (found,) = caught.value.diagnostics
+
+        assert "SH615" == found.code
+        assert place == head[found.span.start : found.span.end]
+        assert hint == found.hint
+    assert "lax.ppermute" in sl.emit_jax(on_one_stage(plan))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved, chunks 2"])
+@pytest.mark.parametrize("behind", ["", "loss = mean_D(x ·_B (x ⊙ c))\nparam c: [D]\n"])
+def test_layers_with_nothing_to_do_backward(schedule: str, behind: str) -> None:
+    """A layer of no parameter has no gradient, and no stage sends one back."""
+    text = f"mesh Z=2\ndims B=4, D=4, L=4\naccumulate i=4\nschedule {schedule}\ndtype f32\n{behind}"
+    head, _, last = behind.partition("\n")
+    text = text.replace(behind, last) + "input x: [B, D]\nlayers L_Z:\n  x = x + gelu(x)\n" + head
+    plan = sl.lower(sl.parse(text))
+    found = run_check(plan)
+
+    assert found.ok, str(found)
+    assert not any(step.sends for step in plan.backward)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ from math import prod
 from shardlang.cost.formula import Formula
 from shardlang.cost.models import bytes_moved, Model, MODELS, Moved
 from shardlang.cost.symbols import literal_size
-from shardlang.ir.ops import Coefficient, Collective, Compare, Linear, Relayout, RingAttention
+from shardlang.ir.ops import (
+    Coefficient,
+    Collective,
+    Compare,
+    Linear,
+    Permute,
+    Relayout,
+    RingAttention,
+)
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
@@ -40,7 +48,7 @@ LARGEST = 2600
 
 
 class UnknownRouteError(Exception):
-    """A layout that the graph does not lead to, or a tensor with too many layouts for one."""
+    """A layout that the graph does not lead to, or by a Permute where stages do none, or too many layouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +386,9 @@ class Flow:
                 copy = Linear((Coefficient(),))
                 source = names[space.encode(want.layout)]
                 before[want] = Step(copy, (source,), want, loop=loop)
+        staged = self.plan.program.pipeline is not None
+        if staged and any(isinstance(step.op, Permute) for step in before.values()):
+            raise UnknownRouteError
         return Forest(before, self.total(before.values()))
 
     def _candidates(

@@ -141,9 +141,7 @@ class ComputeCost:
         return statement(self.step)
 
 
-def together(
-    times: Mapping[tuple[str, ...], Formula], wires: Mapping[str, Axis] | None
-) -> Formula:
+def together(times: Mapping[tuple[str, ...], Formula], wires: Mapping[str, Axis] | None) -> Formula:
     """Give T_comms, in seconds, of what runs over each set of axes: the sum.
 
     Where axes overlap it is the busiest one's sum; `wires` says for each axis whose links it has.

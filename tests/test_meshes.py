@@ -154,6 +154,24 @@ def test_blocks_keep_their_layouts():
     assert all(c.written for c in found.candidates)
 
 
+def test_a_mesh_that_splits_a_dim_unevenly_is_not_said_to_be_like_another():
+    """K=2 is in no 4 or 8 parts: X=2, Y=4 has the shape of X=4, Y=2, and no answer of its own."""
+    text = """
+    hardware tpu_v5e
+    mesh X=2, Y=2
+    dims B=8, D=16, K=2, L=2
+    input x: [B_X, D]
+    param W: [L, D_X, K_Y], V: [L, K_Y, D_X]
+    layers L:
+      x = x + tanh(x ·_D W) ·_K V
+    """
+    found = sl.best_meshes(sl.parse(text), 8, budget=20)
+    uneven = "a dim is not split evenly there by the layouts of the text"
+
+    assert f"not listed: X=2, Y=4; X=1, Y=8: {uneven}" in found.notes
+    assert {(8, 1), (4, 2)} == {tuple(each.mesh.values()) for each in found.candidates}
+
+
 STAGES = """
 hardware tpu_v5p
 mesh X=2, Z=2

@@ -243,18 +243,20 @@ def _compute(report: Report) -> Block:
 
 def layers_note(report: Report) -> str:
     """Say which formulas of memory do not hold for any number of layers; nothing where all do."""
-    limits = report.exact_from if report.plan.program.blocks else {}
-    if not limits:
+    if not report.plan.program.blocks:
         return ""
+    exact = report.exactness
+    limits = exact.counts
     alone = [LABELS.get(key, key) for key in limits if key in report.alone]
-    by_count: dict[int, list[str]] = {}
+    by_count: dict[tuple[int, bool], list[str]] = {}
     for key, least in limits.items():
         if key not in report.alone:
-            by_count.setdefault(least, []).append(LABELS.get(key, key))
+            by_count.setdefault((least, key in exact.low), []).append(LABELS.get(key, key))
     said = [f"{_listed(alone)}: of this number of layers alone"] if alone else []
     said += [
-        f"{_listed(names)}: exact from {least} layers on, for fewer an upper bound"
-        for least, names in sorted(by_count.items())
+        f"{_listed(names)}: exact from {least} layers on"
+        + (", no bound for fewer" if low else ", for fewer an upper bound")
+        for (least, low), names in sorted(by_count.items())
     ]
     return "; ".join(said)
 

@@ -39,6 +39,7 @@ from shardlang.ir.types import AxisInfo
 
 if TYPE_CHECKING:
     from shardlang.cost.conventions import Counts
+    from shardlang.cost.few_layers import Exactness
     from shardlang.cost.pipeline import PipelineCost
     from shardlang.cost.run import Pace, Run
     from shardlang.cost.schedule import Timeline
@@ -157,13 +158,18 @@ class Report:
 
     @property
     def exact_from(self) -> Mapping[str, int]:
-        """The parts of memory whose formula is exact from so many layers on, and an upper bound for fewer.
+        """The parts of memory whose formula is exact from so many layers on, where that is not 1.
 
         Those in `alone` have another formula.
         """
-        from shardlang.cost.few_layers import exact_from  # noqa: PLC0415  (when asked for)
+        return self.exactness.counts
 
-        return exact_from(self.lying or self.plan)
+    @property
+    def exactness(self) -> Exactness:
+        """From how many layers on the formulas of memory are exact, and which may be too low for fewer."""
+        from shardlang.cost.few_layers import exactness  # noqa: PLC0415  (when asked for)
+
+        return exactness(self.lying or self.plan)
 
     @property
     def compute_bound(self) -> Mapping[str, Condition]:
@@ -287,8 +293,11 @@ class Report:
 
     def _layers(self) -> dict[str, Any]:
         """Give what JSON says of formulas of memory that do not hold for any number of layers."""
-        limits = {} if not self.plan.program.blocks else dict(self.exact_from)
-        return {"layers": {"exact_from": limits, "alone": sorted(self.alone)}} if limits else {}
+        if not self.plan.program.blocks:
+            return {}
+        exact = self.exactness
+        limits = {"exact_from": dict(exact.counts), "low": sorted(exact.low)}
+        return {"layers": {**limits, "alone": sorted(self.alone)}} if exact.counts else {}
 
     def _network(self) -> dict[str, Any]:
         """Give what JSON says of the network; `book` without a slice knows of none."""

@@ -148,17 +148,19 @@ class TooMuchMemory(Mistake):
     peak: Fraction
     parts: tuple[tuple[str, Fraction], ...]
     largest: tuple[tuple[str, Fraction], ...]
+    late: bool = False
 
     def message(self) -> str:
-        """Say how much the leanest plan takes, and for what."""
+        """Say how much the leanest plan takes, and for what; and where time was over before all was tried."""
         parts = ", ".join(f"{_PARTS.get(n, n)} {amount(size, 'B')}" for n, size in self.parts)
         arrays = ", ".join(f"{name} {amount(size, 'B')}" for name, size in self.largest)
         more = f"; the largest that the backward pass reads: {arrays}" if arrays else ""
         limit, peak = amount(self.limit, "B"), amount(self.peak, "B")
         if limit == peak:
             limit, peak = (f"{float(size):,.0f} B" for size in (self.limit, self.peak))
+        found = "found in time (--budget)" if self.late else "found"
         return (
-            f"no plan was found that takes {limit} a device or less: the leanest takes {peak} "
+            f"no plan was {found} that takes {limit} a device or less: the leanest takes {peak} "
             f"({parts}{more})"
         )
 
@@ -171,6 +173,16 @@ def short_by(error: ShardlangError) -> Fraction:
     """Give the least memory that an error says is needed; 0 for an error of another kind."""
     found = [d.mistake.peak for d in error.diagnostics if isinstance(d.mistake, TooMuchMemory)]
     return min(found, default=Fraction(0))
+
+
+def late(error: ShardlangError) -> ShardlangError:
+    """Say in an error that nothing fits that time was over before all was tried."""
+    return ShardlangError(
+        replace(d, mistake=replace(d.mistake, late=True))
+        if isinstance(d.mistake, TooMuchMemory)
+        else d
+        for d in error.diagnostics
+    )
 
 
 _PARTS = {"gathered_peak": "gathered copies", "optimizer": "optimizer state"}

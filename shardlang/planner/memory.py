@@ -26,7 +26,7 @@ from time import monotonic
 
 from shardlang.cost.memory import kept_for_backward, memory, MemoryFormulas, Storage
 from shardlang.diagnostics import ShardlangError
-from shardlang.ir.plan import Fit, Plan
+from shardlang.ir.plan import Fit, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array
 from shardlang.passes.keep import kept_copies, regathered
@@ -81,11 +81,11 @@ def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: fl
     """
     if free.proof is None:
         return fitting(free, limit)
-    pool = _Pool(task, aim, limit, free.proof.bound)
+    pool = _Pool(task, aim, limit, free.proof.bound, monotonic() + budget)
     if not pool.offer(free):
-        _look(pool, free, monotonic() + budget)
+        _look(pool, free)
     if pool.best is None:
-        raise wrong(_too_much(pool.leanest, pool.least, limit))
+        raise wrong(replace(_too_much(pool.leanest, pool.least, limit), late=pool.late))
     best, (cost, *_) = pool.best, aim.of(pool.best)
     proof = replace(
         free.proof, cost=cost, bound=min(free.proof.bound, cost), fit=Fit(limit, peak(best))
@@ -96,13 +96,27 @@ def plan_within(task: Task, aim: Aim, free: Plan, limit: Fraction, *, budget: fl
 class _Pool:
     """The plans found: the best of those that fit, and the one that takes least."""
 
-    def __init__(self, task: Task, aim: Aim, limit: Fraction, bound: Fraction) -> None:
-        """Begin with none; no plan comes to less than `bound`."""
-        self.task, self.aim, self.limit, self.bound = task, aim, limit, bound
+    def __init__(self, task: Task, aim: Aim, limit: Fraction, bound: Fraction, end: float) -> None:
+        """Begin with none; no plan comes to less than `bound`, and at `end` time is over."""
+        self.task, self.aim, self.limit, self.bound, self.end = task, aim, limit, bound, end
         self.best: Plan | None = None
         self.key: tuple[Fraction, ...] = ()
+        self._peaks: dict[tuple[int, int], tuple[Plan, Fraction]] = {}
+        self._spread: dict[tuple[tuple[Step, ...], tuple[Step, ...]], bool] = {}
         self.leanest: Plan = task.books[-1]
-        self.least = peak(self.leanest)
+        self.least = self.peak(self.leanest)
+
+    @property
+    def late(self) -> bool:
+        """Whether time is over."""
+        return monotonic() > self.end
+
+    def peak(self, plan: Plan) -> Fraction:
+        """Give the bytes that a plan needs at most; of the same steps it is worked out once."""
+        key = id(plan.forward), id(plan.backward)  # of plans that are kept here
+        if key not in self._peaks:
+            self._peaks[key] = plan, peak(plan)
+        return self._peaks[key][1]
 
     @property
     def done(self) -> bool:
@@ -111,7 +125,7 @@ class _Pool:
 
     def offer(self, plan: Plan) -> bool:
         """Take note of a plan; say whether it fits."""
-        taken = peak(plan)
+        taken = self.peak(plan)
         if taken < self.least:
             self.leanest, self.least = plan, taken
         if taken > self.limit:
@@ -122,10 +136,28 @@ class _Pool:
         return True
 
     def spread(self, plan: Plan) -> bool:
-        """Take note of a plan and of those that keep fewer copies; say whether one fits."""
+        """Take note of a plan and of those that keep fewer copies; say whether one of them fits.
+
+        Plans of the same steps are looked at once. When time is over it is the plan alone and, if
+        nothing has fitted yet, the one that keeps no copies.
+        """
+        steps = plan.forward, plan.backward
+        if steps not in self._spread:
+            self._spread[steps] = self._offered(plan)
+        return self._spread[steps]
+
+    def _offered(self, plan: Plan) -> bool:
         found = self.offer(plan)
-        for each in self.thriftier(plan):
-            found |= self.offer(each)
+        if not self.late:
+            for each in self.thriftier(plan):
+                found |= self.offer(each)
+                if self.late:
+                    break
+        if self.late and self.best is None:
+            held = {
+                each.leaf.name for each in kept_copies(plan.program, plan.forward, plan.backward)
+            }
+            found |= self.offer(regathered(plan, sorted(held - self.task.must)))
         return found
 
     def thriftier(self, plan: Plan) -> Iterator[Plan]:
@@ -149,11 +181,11 @@ class _Pool:
             dropped.append(name)
             fewer = regathered(plan, dropped)
             yield fewer
-            if peak(fewer) <= self.limit:
+            if self.peak(fewer) <= self.limit:
                 break
         for name in reversed(dropped[:-1]):  # what the last one has made room for is kept again
             fewer = regathered(plan, [each for each in dropped if each != name])
-            if peak(fewer) <= self.limit:
+            if self.peak(fewer) <= self.limit:
                 dropped.remove(name)
                 yield fewer
 
@@ -185,9 +217,9 @@ class _Question:
         return pool.spread(plan)
 
 
-def _look(pool: _Pool, free: Plan, end: float) -> None:
+def _look(pool: _Pool, free: Plan) -> None:
     """Fill the pool until time is over, the best is known, or there is nothing more to try."""
-    task, sums = pool.task, _sums(pool.aim)
+    task, sums, end = pool.task, _sums(pool.aim), pool.end
     for plan in (free, *task.books):
         pool.spread(plan)
     places = (False, True) if free.program.blocks else (False,)
@@ -199,14 +231,14 @@ def _look(pool: _Pool, free: Plan, end: float) -> None:
     ]
     for number, question in enumerate(questions):
         share = monotonic() + max(end - monotonic(), 0.0) / (len(questions) - number)
-        if not pool.done:
+        if not pool.done and not pool.late:
             _price_memory(pool, question, share)
     held = kept_copies(free.program, free.forward, free.backward)
     names = sorted({each.leaf.name for each in held} - task.must)
     for many in range(1, len(names) if len(names) <= SEARCHED else 0):
         for chosen in combinations(names, many):
             for each, in_place in product(sums, reversed(places)):
-                if monotonic() < end and not pool.done:
+                if not pool.late and not pool.done:
                     question = _Question(*each, task.must.union(chosen), in_place)
                     question.ask(pool, Fraction(0), end)
 

@@ -36,6 +36,7 @@ from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
 from shardlang.passes import lower
 from shardlang.pipelines.schedules import SCHEDULES
 from shardlang.planner.errors import (
+    late,
     NoHardware,
     NoMesh,
     NoStages,
@@ -243,9 +244,10 @@ class _SoFar:
     errors: list[ShardlangError] = field(default_factory=list[ShardlangError])
     notes: dict[str, None] = field(default_factory=dict[str, None])
     unlisted: dict[str, list[Mesh]] = field(default_factory=dict[str, list[Mesh]])
-    shapes: set[tuple[tuple[int, str, int], ...]] = field(
-        default_factory=set[tuple[tuple[int, str, int], ...]]
+    shapes: dict[tuple[tuple[int, str, int], ...], str] = field(
+        default_factory=dict[tuple[tuple[int, str, int], ...], str]
     )
+    """The shapes whose layouts were searched, and why another mesh of the same shape has no answer."""
 
     def leave_out(self, mesh: Mesh, why: str) -> None:
         """Take note of a mesh that is not listed."""
@@ -283,13 +285,14 @@ class _Search:
             raise wrong(NoStages(chips, next(iter(so_far.unlisted))))
         done = 0
         for number, mesh in enumerate(meshes):
-            if monotonic() > self.end and so_far.found:
+            if monotonic() > self.end and (so_far.found or so_far.errors):
                 break
             done += 1
             share = monotonic() + max(self.end - monotonic(), 1.0) / (len(meshes) - number) * 2
             self._look(mesh, so_far, share, layouts=layouts)
         if not so_far.found and so_far.errors:
-            raise min(so_far.errors, key=short_by)
+            error = min(so_far.errors, key=short_by)
+            raise error if done == len(meshes) else late(error)
         if not so_far.found:
             raise wrong(NoMesh(chips, ()))
         ranked = tuple(_distinct(sorted(so_far.found, key=self.asked.key)))
@@ -325,20 +328,23 @@ class _Search:
         before, failed = len(so_far.found), len(so_far.errors)
         written, shape = self._written(mesh), _shape(mesh)
         programs = [] if written is None else [(written, True)]
-        why = ALIKE if layouts and shape in so_far.shapes else UNEVEN
         if layouts and shape not in so_far.shapes:
-            so_far.shapes.add(shape)
+            so_far.shapes[shape] = SHORT
             try:
                 programs += [(each, False) for each in self._places(mesh, until)]
             except UnplannableError as said:
                 so_far.notes[f"layouts are not searched: {said}; those of the text are taken"] = (
                     None
                 )
+                so_far.shapes[shape] = UNEVEN
             except OutOfTimeError:
-                why = LATE
+                so_far.shapes[shape] = LATE
+        why = so_far.shapes.get(shape, UNEVEN)
         for each, own in programs:
             try:
                 so_far.found.append(self._candidate(each, written=own, until=until))
+                if not own:
+                    so_far.shapes[shape] = ALIKE
             except ShardlangError as error:
                 if not all(isinstance(d.mistake, EXPECTED) for d in error.diagnostics):
                     raise
@@ -457,12 +463,18 @@ class _Search:
             return [found]
         unit = self._unit(mesh, aim)
         low, high = POWERS[0], POWERS[-1]
-        found, fits = at(unit * Fraction(2) ** high)
+        try:
+            found, fits = at(unit * Fraction(2) ** high)
+        except OutOfTimeError:
+            return [found]
         if not fits:
             return [found]
         while high - low > 1 and monotonic() < until:
             middle = (low + high) // 2
-            _, fits = at(unit * Fraction(2) ** middle)
+            try:
+                _, fits = at(unit * Fraction(2) ** middle)
+            except OutOfTimeError:
+                break
             low, high = (low, middle) if fits else (middle, high)
         return kept
 

@@ -450,3 +450,94 @@ def test_the_lint_counts_every_layer(shardlang, tmp_path):
     assert "a device would move 160 B less" in found.out
     assert "AllGather" not in path.read_text(encoding="utf-8")
     assert "  layers L:\n    h[" in path.read_text(encoding="utf-8")
+
+
+# --- What was before a block, in the backward pass behind it
+
+BEFORE_BLOCKS = {
+    "cut for the layers": (
+        (
+            "mesh X=2\ndims B=8, T=4, L=3\ninput a: [B, T]\nparam W: [L, B_X, T]\n"
+            "c[B, T] = exp(a)\nc[B_X, T] = c\nlayers L:\n  c = c + W\n"
+        ),
+        "da[B, T]",
+    ),
+    "moved for the layers": (
+        (
+            "mesh X=2\ndims B=8, T=4, D=4, L=3\ninput a: [B, T_X, D]\nparam W: [L, B_X, T]\n"
+            "c[B_X, T] = max_D(a)\nlayers L:\n  c = c + W\n"
+        ),
+        "da[B, T_X, D]",
+    ),
+    "made again": (
+        (
+            "mesh X=2\ndims B=8, D=4, L=2\nsave none\ninput x: [B_X, D], a: [B_X, D]\n"
+            "q = exp(a)\nlayers L:\n  x = x + q ⊙ x\n"
+        ),
+        "da[B_X, D]",
+    ),
+    "made again with what it is made from": (
+        (
+            "mesh X=2\ndims B=8, D=4, L=2\nsave h\ninput x: [B, D], a: [B_X, D]\nparam W: [L, D]\n"
+            "q[B_X, D] = softmax_B(a)\nlayers L:\n  h = x ⊙ W\n  x = x + q ⊙ gelu(h)\n"
+        ),
+        "da[B_X, D]",
+    ),
+    "made again for two blocks": (
+        (
+            "mesh X=2\ndims B=8, D=4, L=2\nsave none\ninput x: [B_X, D], a: [B, D_X]\n"
+            "q = a ⊙ a\nlayers L:\n  x = x + q ⊙ x\nlayers L:\n  x = x - q ⊙ x\ny = x + q\n"
+        ),
+        "da[B, D_X]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "last"), BEFORE_BLOCKS.values(), ids=BEFORE_BLOCKS)
+@pytest.mark.parametrize("strategy", ["book", "optimal"])
+def test_the_value_before_a_block_is_there_behind_it(text, last, strategy):
+    """The backward pass reads it in the layouts that it had; it is made again once; all reads back."""
+    plan = sl.lower(sl.parse(text), strategy)
+    printed = re.sub("//.*\n", "\n", print_plan(plan)).lstrip()
+    made = [str(step.output) for step in plan.backward if step.is_compute]
+
+    assert printed == re.sub("//.*\n", "\n", print_plan(sl.lower(sl.parse(printed))))
+    assert not [d for d in sl.check(printed, explicit=True) if d.severity == "error"]
+    assert last in made
+    assert len(set(made)) == len(made)
+    check_numbers(unroll_plan(plan, {0: 2, 1: 2}).plan, 3)
+
+
+HANDED_ON_ELSEWHERE = """
+mesh X=2
+dims B=8, T=4, L=3
+input a: [B, T]
+param W: [L, B_X, T]
+forward:
+  c[B, T] = exp(a[B, T])
+  c[B_X, T] = Slice_{X,B}(c[B, T])
+  layers L, c2 -> c:
+    c2[B_X, T] = c[B_X, T] + W[B_X, T]
+  c2[B, T] = AllGather_X(c2[B_X, T])
+backward:
+  layers L, dc -> dc2:
+    dc2[B_X, T] = Slice_{X,B}(dc2[B, T])
+    dc[B, T] = dc2[B, T]
+    dW[B_X, T] = dc2[B_X, T]
+  da[B, T] = dc[B, T] ⊙ c[B, T]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", []),
+        ("dW[B_X", "g[B, T] = exp(c[B, T])\n    dW[B_X", ["SH401"]),
+        ("da[B, T] =", "g[B, T_X] = exp(c[B, T_X])\n  da[B, T] =", ["SH401"]),
+    ],
+)
+def test_only_behind_a_block_is_its_entry_the_value_before(old, new, expected):
+    """A layer has what it is handed, in the layout that it is handed; the lines outside have theirs."""
+    text = HANDED_ON_ELSEWHERE.replace(old, new)
+
+    assert expected == [code for code, _ in mistakes(text)]

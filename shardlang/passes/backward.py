@@ -55,6 +55,8 @@ def backward(
         if scope is not None:
             scope.outer, before = scope.outer or outside, scope.outer
             infer_statement(state, producer, reporter)
+            if outside:
+                scope.around.add(tensor.name)
             scope.outer = before
         else:
             infer_statement(state, producer, reporter)

@@ -92,7 +92,7 @@ class _Checker:
     def repeated(self, block: Block, run: Sequence[Statement]) -> None:
         """Check the lines of a block, which see what each layer has and what it is handed."""
         carries = tuple(
-            replace(carry, layout=next(reversed(self.at_hand[carry.entry.name])))
+            replace(carry, layout=self.begins(carry.entry, run))
             for carry in block.carries
             if self.at_hand.get(carry.entry.name)
         )
@@ -109,6 +109,7 @@ class _Checker:
         own = members(self.program, block) | {s.result.name for s in run}
         own |= {carry.entry.name for carry in carries}
         own |= {array.name for step in self.steps[first:] for array in step.outputs[1:]}
+        own |= frozenset(self.inner.get(block.number, ()))
         inner = {name: known for name, known in self.at_hand.items() if name in own}
         self.inner[block.number] = {**self.inner.get(block.number, {}), **inner}
         sums = {step.output.name for step in self.steps[first:] if step.accumulates}
@@ -120,6 +121,18 @@ class _Checker:
         self.at_hand.update((name, inner[name]) for name in sums)
         for carry in carries:
             self.handed_on(carry, inner.get(carry.exit.name, {}), run[-1].span)
+
+    def begins(self, entry: Tensor, run: Sequence[Statement]) -> Layout:
+        """Give the layout in which a block is handed a value.
+
+        It is the one in which its lines read the value first; if there is none such, the last one.
+        """
+        known = self.at_hand[entry.name]
+        uses = (use for statement in run for use in statement.operands if use.tensor == entry)
+        first = next(uses, None)
+        if first is not None and first.layout is not None and first.layout in known:
+            return first.layout
+        return next(reversed(known))
 
     def handed_on(self, carry: Carry, known: dict[Layout, Span | None], span: Span) -> None:
         """Put at hand what a block hands on, which has to be where the next layer finds it."""

@@ -46,12 +46,13 @@ class View:
 class Scope:
     """A block that is being lowered.
 
-    `around` are the values of the lines outside, `hidden` what these have at hand of values that the
-    block has otherwise, `before` the steps before it. With `outer` set, all steps go there.
+    `around` are the values of the lines outside, those that were made again for the block included;
+    `hidden` is what the lines outside have at hand of values that the block has otherwise, `before`
+    the steps before it. With `outer` set, all steps go there.
     """
 
     block: Block
-    around: frozenset[str]
+    around: set[str]
     hidden: dict[str, list[Array]]
     before: list[Step]
     outer: bool = False
@@ -105,7 +106,7 @@ class Lowering:
 
     def enter(self, block: Block, inside: Mapping[str, list[Array]]) -> None:
         """Begin a block, with what its lines alone have at hand."""
-        around = frozenset(self.at_hand).difference(inside)
+        around = set(self.at_hand).difference(inside)
         hidden = {name: self.at_hand[name] for name in inside if name in self.at_hand}
         self.scope = Scope(block, around, hidden, self.steps)
         self.home.update((c.entry.name, c.layout) for c in block.carries if c.layout is not None)

@@ -24,7 +24,7 @@ from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
-from shardlang.passes.partial import left_partial
+from shardlang.passes.partial import left_partial, terms
 from shardlang.passes.positions import rounded_places
 from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
@@ -85,7 +85,11 @@ def _lower(
     program = drop_unit_axes(program)
     if program.explicit:
         return check_explicit(program, reporter, forward_only=forward_only)
-    state = Lowering(dict(program.sizes.known), partial_over=left_partial(program.statements))
+    state = Lowering(
+        dict(program.sizes.known),
+        partial_over=left_partial(program.statements),
+        terms=terms(program.statements),
+    )
     for leaf in program.leaves:
         state.give(leaf.array)
     ends = _ends(program)

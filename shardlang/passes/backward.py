@@ -43,7 +43,13 @@ def backward(
     reporter: Reporter,
 ) -> BackwardResult:
     """Lower the backward program of an ordinary program; `hands` has what blocks had at hand."""
-    state = Lowering(forward.sizes, home=dict(forward.home), views=dict(forward.views))
+    state = Lowering(
+        forward.sizes,
+        home=dict(forward.home),
+        views=dict(forward.views),
+        partial_over=forward.partial_over,
+        terms=forward.terms,
+    )
     producers = {s.result.name: s for s in program.statements if not relays(s)}
     keep = _Kept.of(program, forward)
     state.at_hand = keep.of_hand(forward.at_hand)

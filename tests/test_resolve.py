@@ -719,3 +719,22 @@ def test_a_line_that_leaves_a_value_as_it_is_does_nothing(text: str) -> None:
     """A layout that the value has already makes no step, so a program needs another line."""
     assert ["SH216"] == [d.code for d in wrong(text)]
     assert load_text("A[I_X] -> A[I_X]\nA[I_X] -> A[I]")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("A[I, J] / (|I| + |J|) -> y[I, J]", "dims Sum = I + J"),
+        ("A[I, J] / (|J| - 1) -> y[I, J]", "dims Sum = J - 1"),
+        ("A[I, J] + |I| -> y[I, J]", None),
+        ("A[I, J] / (|I| + 0.5) -> y[I, J]", None),
+    ],
+)
+def test_the_hint_of_a_sum_of_sizes_can_be_written(line: str, hint: str | None) -> None:
+    """It has the names of the text; where no dim has the sum as its size, there is none."""
+    first, *_ = wrong(f"dims I=4, J=8\n{line}")
+
+    assert first.code == "SH235"
+    assert (first.hint is None) if hint is None else str(first.hint).endswith(f"as in: {hint}")
+    if hint is not None:
+        assert load_text(f"dims I=4, J=8\n{hint}\nA[I, J] / |Sum| -> y[I, J]")

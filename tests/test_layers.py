@@ -541,3 +541,16 @@ def test_only_behind_a_block_is_its_entry_the_value_before(old, new, expected):
     text = HANDED_ON_ELSEWHERE.replace(old, new)
 
     assert expected == [code for code, _ in mistakes(text)]
+
+
+def test_a_carry_in_another_layout_is_named_as_it_is_written():
+    """Of two blocks that hand one value on, the second one's mistake names it as the text does."""
+    text = (
+        "mesh X=2\ninput x: [B_X, D]\nlayers L:\n  x = x + gelu(x)\n"
+        "layers K:\n  x[B, D] = x + gelu(x)\n"
+    )
+    (found,) = sl.check(text)
+
+    assert found.mistake.code == "SH311"
+    assert found.message == "a layer begins with x[B_X, D] and hands x[B, D] to the next one"
+    assert found.mistake.hint().startswith("write x[B_X, D] for the result")

@@ -124,3 +124,102 @@ def test_in_a_block_the_parts_of_a_layer_stay_too() -> None:
     """
     plan = lowered(text)
     assert [kind for kind, _ in moved(plan)] == ["AllReduce"]
+
+
+# --- Sums of partial parts: added, and reduced once
+
+TERMS = """
+input a: [B, D_Y], c: [B, J_Y], e: [B, E_X], m: [B, F], v: [J_Y]
+param W1: [D_Y, F], W2: [J_Y, F], W3: [E_X, F]
+"""
+
+ONCE = {
+    "two": ("o[B, F] = a ·_D W1 + c ·_J W2", "AllReduce", "o[B, F]"),
+    "scattered": ("o[B, F_Y] = a ·_D W1 + c ·_J W2", "ReduceScatter", "o[B, F_Y]"),
+    "the other dim": ("o[B_Y, F] = a ·_D W1 + c ·_J W2", "ReduceScatter", "o[B_Y, F]"),
+    "nothing said": ("o = a ·_D W1 + c ·_J W2", "AllReduce", "o[B, F]"),
+    "differences and factors": (
+        "o[B, F] = 3 * (a ·_D W1) - (c ·_J W2) / |J|",
+        "AllReduce",
+        "o[B, F]",
+    ),
+    "three": ("o[B, F] = a ·_D W1 + c ·_J W2 - a ·_D W1", "AllReduce", "o[B, F]"),
+    "a smaller one": ("o[B, F] = a ·_D W1 + c ·_J v", "AllReduce", "o[B, F]"),
+    "in a function": ("o[B, F] = gelu(a ·_D W1 + c ·_J W2)", "AllReduce", "Tmp3[B, F]"),
+    "in a function, scattered": (
+        "o[B, F_Y] = gelu(a ·_D W1 + c ·_J W2)",
+        "ReduceScatter",
+        "Tmp3[B, F_Y]",
+    ),
+    "in a product": ("o[B, F] = m ⊙ (a ·_D W1 + c ·_J W2)", "AllReduce", "Tmp3[B, F]"),
+    "sum of sums": (
+        "o[B, F] = -2 * (a ·_D W1 + c ·_J W2) + a ·_D W1",
+        "AllReduce",
+        "o[B, F]",
+    ),
+}
+
+
+@pytest.mark.parametrize("save", ["", "save none\n"], ids=["kept", "made again"])
+@pytest.mark.parametrize(("line", "which", "made"), ONCE.values(), ids=ONCE)
+def test_terms_that_are_all_partial_are_reduced_as_one(
+    line: str, which: str, made: str, save: str
+) -> None:
+    """There is one collective, of the sum; the numbers and the gradients are those of the program."""
+    plan = lowered(save + TERMS + line)
+
+    assert moved(plan) == [(which, made)]
+    check_numbers(plan, seed=2)
+
+
+APART = {
+    "a whole term": (
+        "o[B, F] = a ·_D W1 + m",
+        ["Tmp[B, F]"],
+    ),
+    "over other axes": (
+        "o[B, F] = a ·_D W1 + e ·_E W3",
+        ["Tmp[B, F]", "Tmp2[B, F]"],
+    ),
+    "a constant": (
+        "o[B, F] = a ·_D W1 + c ·_J W2 + 1",
+        ["Tmp[B, F]", "Tmp2[B, F]"],
+    ),
+    "each smaller than the sum": (
+        "o[B, F] = c ·_J v + sum_D(W1)",
+        ["Tmp[B]", "Tmp2[F]"],
+    ),
+    "in functions of their own": (
+        "o[B, F] = gelu(a ·_D W1) + gelu(c ·_J W2)",
+        ["Tmp[B, F]", "Tmp3[B, F]"],
+    ),
+    "maxima": (
+        "o[B] = max_D(a) + max_J(c)",
+        ["Tmp[B]", "Tmp2[B]"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "made"), APART.values(), ids=APART)
+def test_other_terms_are_reduced_each(line: str, made: list[str]) -> None:
+    """A term alone, one over other axes, and what is smaller than the sum are reduced before it."""
+    plan = lowered(TERMS + line)
+
+    assert [output for _, output in moved(plan)] == made
+    check_numbers(plan, seed=2)
+
+
+def test_what_is_made_again_moves_as_it_did() -> None:
+    """A term that the forward pass scatters is scattered again, not reduced and cut."""
+    plan = lowered(
+        "save none\ninput x: [B, K_Y], b: [B, D_Y]\nparam W: [K_Y, D]\n"
+        "y[B, D]{U_Y} = 2 * (x ·_K W) + b\nz[B, D_Y] = square(y)\n"
+    )
+    again = [
+        (type(step.op).__name__, str(step.output))
+        for step in plan.backward
+        if step.is_collective and not step.output.name.startswith("d")
+    ]
+
+    assert again == moved(plan) == [("ReduceScatter", "Tmp[B, D_Y]")]
+    check_numbers(plan, seed=2)

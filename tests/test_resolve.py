@@ -720,3 +720,47 @@ def test_a_line_that_leaves_a_value_as_it_is_does_nothing(text: str) -> None:
     """A layout that the value has already makes no step, so a program needs another line."""
     assert ["SH216"] == [d.code for d in wrong(text)]
     assert load_text("A[I_X] -> A[I_X]\nA[I_X] -> A[I]")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("A[I, J] / (|I| + |J|) -> y[I, J]", "dims Sum = I + J"),
+        ("A[I, J] / (|J| - 1) -> y[I, J]", "dims Sum = J - 1"),
+        ("A[I, J] + |I| -> y[I, J]", None),
+        ("A[I, J] / (|I| + 0.5) -> y[I, J]", None),
+    ],
+)
+def test_the_hint_of_a_sum_of_sizes_can_be_written(line: str, hint: str | None) -> None:
+    """It has the names of the text; where no dim has the sum as its size, there is none."""
+    first, *_ = wrong(f"dims I=4, J=8\n{line}")
+
+    assert first.code == "SH235"
+    assert (first.hint is None) if hint is None else str(first.hint).endswith(f"as in: {hint}")
+    if hint is not None:
+        assert load_text(f"dims I=4, J=8\n{hint}\nA[I, J] / |Sum| -> y[I, J]")
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (
+            "mesh data=2, model=2\ndims B=4, d_model=8\nx[B_data, d_model] -> y[B, d_model]",
+            ["SH247"],
+        ),
+        ("mesh data=2, model=2\ndims B=4, d=8\nx[B_data, d_model] -> y[B, d]", []),
+        ("mesh data=2, tp=2\ndims B=4, d_model=8\nx[B_data, d_model] -> y[B, d_model_tp]", []),
+        ("mesh X=2, Y=2\ndims D_XY=8\nx[D_XY] -> y[D]", ["SH247"]),
+        ("mesh X=2\ndims D_X=4, D=2*D_X\nx[D_X] -> y[D]", []),
+        ("mesh X=2\ndims D_X=4, E=8\nx[E_X] -> y[E]", []),
+    ],
+)
+def test_a_size_of_what_reads_as_a_split_dim_is_refused(text: str, codes: list[str]) -> None:
+    """`d_model` is d over the axis model, so that a size of `d_model` would mean nothing."""
+    if not codes:
+        assert load_text(text)
+        return
+    (mistake,) = wrong(text)
+
+    assert [mistake.code] == codes
+    assert mistake.line == 2

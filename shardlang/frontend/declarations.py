@@ -236,6 +236,7 @@ class SizeReader:
             if isinstance(item, DimsDecl):
                 for decl in item.dims:
                     self._declare(decl)
+        self._split_names()
         self.known = tuple(dict.fromkeys((*self.declared, *self.occurring, *self.names)))
         self.given = self._overrides(overrides.sizes)
         self.table = SizeTable(self._expressions())
@@ -254,6 +255,19 @@ class SizeReader:
             self.reporter.report(decl.name.span, errors.DimIsAxis(name))
             return
         self.declared[name] = decl
+
+    def _split_names(self) -> None:
+        """Report dims whose names are read as other dims with axes wherever they stand, so that no size is used."""
+        axes = AxisNames(self.names)
+        sizes = [decl.size for decl in self.declared.values()]
+        sizes += [axis.size for axis in self.axes.values() if axis.size is not None]
+        used = {name for size in sizes for name in names_in(size)}.union(self.occurring)
+        for name, decl in self.declared.items():
+            base, _, suffix = name.rpartition("_")
+            over = axes.read(suffix)
+            if over and base in self.occurring and name not in used:
+                listed = ", ".join(axis.name for axis in over)
+                self.reporter.report(decl.name.span, errors.DimIsSplit(name, base, listed))
 
     def _overrides(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
         """Keep what is of this program; report names that are nobody's."""

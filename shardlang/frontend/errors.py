@@ -90,6 +90,25 @@ class DimIsAxis(Mistake):
 
 
 @dataclass(frozen=True)
+class DimIsSplit(Mistake):
+    """`dims d_model=8` beside `mesh model=2`, and `x[B, d_model]`."""
+
+    code: ClassVar[str] = "SH247"
+    title: ClassVar[str] = "dim named as a dim with axes"
+    name: str
+    base: str
+    axes: str
+
+    def message(self) -> str:
+        """Say how the name is read."""
+        return f"in brackets {self.name} is the dim {self.base} split over {self.axes}"
+
+    def hint(self) -> str | None:
+        """Say what to do."""
+        return f"rename the dim or the axis; for the split dim declare the size of {self.base}"
+
+
+@dataclass(frozen=True)
 class DimsMismatch(Mistake):
     """`A[I, J]` here and `A[I, K]` there."""
 

@@ -165,8 +165,9 @@ class Expressions:
         return Sum(first.terms + terms, constant, node.span)
 
     def _fold(self, node: Binary, left: Number, right: Number) -> Number | None:
-        first = numbers.constant(left, self.reporter)
-        second = numbers.constant(right, self.reporter)
+        sizes = numbers.sum_of_sizes(left, node.op, right)
+        first = numbers.constant(left, self.reporter, sizes)
+        second = numbers.constant(right, self.reporter, sizes)
         if first is None or second is None:
             return None
         total = first + second if node.op == "+" else first - second

@@ -62,12 +62,18 @@ def bound(number: Number, reporter: Reporter) -> Monomial | None:
     return Monomial(value, tuple((dim.name, int(power)) for dim, power in powers))
 
 
-def constant(number: Number, reporter: Reporter) -> Fraction | None:
-    """Give a number that is added; report one that holds a size."""
+def constant(number: Number, reporter: Reporter, total: str | None = None) -> Fraction | None:
+    """Give a number that is added; report one that holds a size.
+
+    `total` is the sum of sizes that it is in, as a `dims` line has it, where it is one.
+    """
     if number.scalar.powers:
-        text = "a size such as |B| may multiply or divide a tensor, not be added to anything"
-        advice = "for a sum of sizes declare a dim that has it, as in: dims A = H + R"
-        reporter.report(number.span, expression_errors.Misplaced(text, advice))
+        sizes = ", ".join(f"|{dim.name}|" for dim, _ in number.scalar.powers)
+        text = f"{sizes}: a size may multiply or divide a tensor, not be added to anything"
+        advice = f"declare a dim that has the sum as its size, as in: dims Sum = {total}"
+        reporter.report(
+            number.span, expression_errors.Misplaced(text, None if total is None else advice)
+        )
         return None
     return settled(number.scalar.value, number.span, reporter)
 
@@ -83,6 +89,21 @@ def settled(value: Fraction, span: Span, reporter: Reporter) -> Fraction | None:
         reporter.report(span, expression_errors.Misplaced("this number is too large or too small"))
         return None
     return found
+
+
+def sum_of_sizes(left: Number, op: str, right: Number) -> str | None:
+    """Write a sum of dims and whole numbers as a `dims` line has it, None where it is none."""
+    names = [_plain(number.scalar) for number in (left, right)]
+    return None if None in names else f"{names[0]} {op} {names[1]}"
+
+
+def _plain(scalar: Coefficient) -> str | None:
+    """Write a dim's size, or a whole number."""
+    if not scalar.powers and scalar.value.denominator == 1:
+        return str(scalar.value)
+    if scalar.value == 1 and len(scalar.powers) == 1 and scalar.powers[0][1] == 1:
+        return scalar.powers[0][0].name
+    return None
 
 
 ROOTS: Mapping[str, Fraction] = {

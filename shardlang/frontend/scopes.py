@@ -240,7 +240,7 @@ def _carries(values: Values, scope: Scope) -> Iterator[Carry]:
             copy = Linear((Coefficient(),))
             values.add(Statement(copy, (use,), made, None, span, section=values.section))
             last = made
-        yield Carry(first, last)
+        yield Carry(first, last, word=name)
 
 
 def _stated_carries(values: Values, scope: Scope) -> Iterator[Carry]:

@@ -46,12 +46,14 @@ class Carry:
     """A value that each layer of a block hands to the next.
 
     The body reads `entry` and makes `exit`, which is the next layer's entry, and the value after the
-    block. `layout` is where it lives at both ends: settled in plans, None before.
+    block. `layout` is where it lives at both ends: settled in plans, None before. `word` is its name
+    in the text, where that is one for both.
     """
 
     entry: Tensor
     exit: Tensor
     layout: Layout | None = None
+    word: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

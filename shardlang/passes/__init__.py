@@ -24,7 +24,7 @@ from shardlang.passes.leaves import not_weights
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
-from shardlang.passes.partial import left_partial
+from shardlang.passes.partial import left_partial, terms
 from shardlang.passes.positions import rounded_places
 from shardlang.passes.update import update
 from shardlang.rules.errors import Unused
@@ -89,6 +89,7 @@ def _lower(
         dict(program.sizes.known),
         permutes=program.pipeline is None,
         partial_over=left_partial(program.statements),
+        terms=terms(program.statements),
     )
     for leaf in program.leaves:
         state.give(leaf.array)

@@ -43,7 +43,12 @@ def backward(
 ) -> BackwardResult:
     """Lower the backward program of an ordinary program; `hands` has what blocks had at hand."""
     state = Lowering(
-        forward.sizes, forward.permutes, home=dict(forward.home), views=dict(forward.views)
+        forward.sizes,
+        forward.permutes,
+        home=dict(forward.home),
+        views=dict(forward.views),
+        partial_over=forward.partial_over,
+        terms=forward.terms,
     )
     producers = {s.result.name: s for s in program.statements if not relays(s)}
     keep = _Kept.of(program, forward)

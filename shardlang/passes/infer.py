@@ -13,7 +13,8 @@ from shardlang.ir.ops import Compute, Linear, Permute, Relayout, Rename
 from shardlang.ir.plan import Step
 from shardlang.ir.program import Statement
 from shardlang.ir.types import Array, Axis, Layout, partial_marker
-from shardlang.passes.lowering import Lowering, Reason
+from shardlang.passes.lowering import Delayed, Lowering, Reason
+from shardlang.passes.partial import added_partial
 from shardlang.passes.reshard import reachable
 from shardlang.rules.collectives import Illegal, permutable, relayout
 from shardlang.rules.errors import (
@@ -54,11 +55,12 @@ def _handed_on(state: Lowering, statement: Statement, reporter: Reporter) -> Sta
     for carry in carries:
         if statement.result != carry.exit:
             continue
-        first = Array(carry.entry, state.home[carry.entry.name])
+        written = replace(carry.entry, name=carry.word or carry.entry.name)
+        first = Array(written, state.home[carry.entry.name])
         if first.layout.unreduced:
             reporter.report(statement.span, PartialCarry(str(first)))
         elif statement.target not in (None, first.layout) and not _same(statement):
-            last = Array(carry.entry, statement.target or first.layout)
+            last = Array(written, statement.target or first.layout)
             reporter.report(statement.span, OtherLayout(str(first), str(last)))
         return statement if _same(statement) else replace(statement, target=first.layout)
     return statement
@@ -176,6 +178,7 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     arrays = _operands(state, statement)
     if statement.keep_unreduced:
         return _local_only(state, statement, arrays, reporter)
+    arrays = _added(state, statement, arrays)
     wish = statement.target or statement.hint
     kept = state.partial_over.get(statement.result.name, frozenset())
 
@@ -188,8 +191,31 @@ def _compute(state: Lowering, statement: Statement, reporter: Reporter) -> Array
     made, decision = state.compute(
         statement.op, arrays, statement.result, wish, statement.span, end=end
     )
+    if statement.result.name in state.terms and made.layout.reduction == "sum":
+        state.delayed[made.name] = Delayed(statement.hint, decision.reasons(None))
+        return made
     moves = state.route(made, end(made))
     return state.follow(made, moves, decision.reasons(None), statement.span)
+
+
+def _added(state: Lowering, statement: Statement, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Reduce the terms of a sum that were left for it, but for what all of its terms are partial over."""
+    if state.terms.isdisjoint(array.name for array in arrays):
+        return arrays
+    assert isinstance(statement.op, Compute)
+    shared = added_partial(statement.op, arrays, statement.result)
+    ready: list[Array] = []
+    for array in arrays:
+        term = state.delayed.pop(array.name, None)
+        if term is None:
+            ready.append(array)
+            continue
+        kept = shared | state.partial_over.get(array.name, frozenset())
+        wanted = _reduced(array, term.hint, kept)
+        moves = state.route(array, wanted)
+        ready.append(state.follow(array, moves, term.because, statement.span))
+        state.home[array.name] = wanted
+    return tuple(ready)
 
 
 def _reduced(made: Array, hint: Layout | None, kept: frozenset[Axis]) -> Layout:

@@ -42,6 +42,14 @@ class View:
     original: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A term that waits for its sum: where it is wanted, and why it would be reduced."""
+
+    hint: Layout | None
+    because: Mapping[Axis, Because]
+
+
 @dataclass
 class Scope:
     """A block that is being lowered.
@@ -70,8 +78,9 @@ class Lowering:
     `home` is where each value lives, `at_hand` every layout of it that exists now, in the order
     they were made. `recompute` makes a value that the pass was not given;
     `reserved` are names that later values will have, `open_parts` those that are left as they are made,
-    `partial_over` the axes over which parts of an expression are left partial. `permutes` says whether
-    values may be laid out anew by a Permute.
+    `partial_over` the axes over which parts of an expression are left partial, `terms` the parts that
+    are reduced no sooner than the sum that they are in asks for it, `delayed` those that wait for it.
+    `permutes` says whether values may be laid out anew by a Permute.
     """
 
     sizes: dict[str, int]
@@ -84,6 +93,8 @@ class Lowering:
     reserved: set[str] = field(default_factory=set[str])
     open_parts: frozenset[str] = frozenset()
     partial_over: Mapping[str, frozenset[Axis]] = field(default_factory=dict[str, frozenset[Axis]])
+    terms: frozenset[str] = frozenset()
+    delayed: dict[str, Delayed] = field(default_factory=dict[str, "Delayed"])
     views: dict[str, View] = field(default_factory=dict[str, "View"])
     scope: Scope | None = None
     warnings: list[str] = field(default_factory=list[str])

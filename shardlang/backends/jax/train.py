@@ -363,7 +363,7 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
         else f", length={context.numbers.dims[many]}",
         **_of_frozen(frozen=frozen),
         "wanted": parens(*(f"gradients[{places[row.name]}]" for row in rows)),
-        **_of_state(kinds, narrow=_narrow(rows), masters=masters),
+        **_of_state(kinds, narrow=_narrow(rows), masters=masters, frozen=frozen),
     }
     marks["reduced"] = "_reduced(gradients)" if "reduced" in kinds else "gradients"
     parts = (STAGES,) if staged else (OF_ONE, MICROBATCHES if _scans(context) else ONE_BATCH)
@@ -386,7 +386,9 @@ def _public(context: Context, rows: Sequence[Updated]) -> Iterator[str]:
     yield fill(STEP, marks).strip("\n")
 
 
-def _of_state(kinds: Collection[str], *, narrow: bool, masters: bool) -> dict[str, Item]:
+def _of_state(
+    kinds: Collection[str], *, narrow: bool, masters: bool, frozen: bool
+) -> dict[str, Item]:
     """Write what a step does with parameters before and behind the optimizer, and in which dtypes."""
     own = '_own_parts_of(mesh, state["parameters"])' if "own" in kinds else 'state["parameters"]'
     old = ['        old = state["masters"]' if masters else f"        old = {own}"]
@@ -398,6 +400,13 @@ def _of_state(kinds: Collection[str], *, narrow: bool, masters: bool) -> dict[st
         whole = f"        parameters = _whole_of(mesh, {'parameters' if narrow else 'new'})"
         parameters = [*parameters, whole] if narrow else [whole]
     wider = "        gradients = {name: gradients[name].astype(x.dtype) for name, x in old.items()}"
+    entries = ['"parameters": parameters', '"optimizer": moments']
+    entries += ['"masters": new'] if masters else []
+    entries += ['"frozen": state["frozen"]'] if frozen else []
+    ended = [f"        return {{{', '.join(entries)}}}, loss"]
+    if len(ended[0]) > 100:
+        rows = (f"            {entry}," for entry in entries)
+        ended = ["        return {", *rows, "        }, loss"]
     return {
         "masters": "a copy of them in f32, " if masters else "",
         "own_dtype": "_wide_dtype(name)" if narrow else "INPUTS[name][1]",
@@ -405,7 +414,7 @@ def _of_state(kinds: Collection[str], *, narrow: bool, masters: bool) -> dict[st
         "old": "\n".join(old),
         "widen": wider if narrow else "",
         "parameters": "\n".join(parameters),
-        "masters_too": ', "masters": new' if masters else "",
+        "ended": "\n".join(ended),
         "wide_dtype": WIDE_DTYPE.strip("\n") + "\n\n" if narrow else "",
     }
 
@@ -414,13 +423,13 @@ def _of_frozen(*, frozen: bool) -> dict[str, Item]:
     """Write what there is only where some parameters get no gradient."""
     rows = {
         "all_own": ("PARAMETERS", "STATES"),
-        "all_of_state": ('{**state["parameters"], **state["frozen"]}', 'state["parameters"]'),
+        "join": ('        parameters = state["parameters"] | state["frozen"]', ""),
+        "all_of_state": ("parameters", 'state["parameters"]'),
         "and_frozen": (", and apart those that no step changes", ""),
         "keep_frozen": (
             '    state["frozen"] = {name: placed(name, *INPUTS[name][1:]) for name in FROZEN}',
             "",
         ),
-        "frozen_too": (', "frozen": state["frozen"]', ""),
     }
     return {name: row[0 if frozen else 1] for name, row in rows.items()}
 
@@ -505,4 +514,4 @@ def training_check(context: Context, combine: str, *, gradients: bool) -> list[s
     parts = [CHECK_TRAINING, CHECK_OUTPUTS if loss is None else CHECK_LOSS]
     parts += [CHECK_GRADIENTS] if gradients else []
     first, second, *last = (fill(part, marks).strip("\n") for part in parts)
-    return ["\n".join([first, second if loss is None else f"\n{second}", *last])]
+    return ["\n".join([first, f"\n{second}", *last])]

@@ -115,6 +115,7 @@ def make_train_step(mesh, optimizer):
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state, batch):
+@join@
         loss, gradients = loss_and_gradients(mesh, @all_of_state@, batch)
 @old@
 @widen@
@@ -125,7 +126,7 @@ def make_train_step(mesh, optimizer):
             for tree in (new, moments)
         )
 @parameters@
-        return {"parameters": parameters, "optimizer": moments@masters_too@@frozen_too@}, loss
+@ended@
 
     return step
 

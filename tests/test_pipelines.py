@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies
 
+import shardlang as sl
 from shardlang.diagnostics import ShardlangError
 from shardlang.pipelines.errors import (
     Deadlock,
@@ -391,6 +392,18 @@ def test_groups_of_microbatches(name: str, numbers: tuple[int, int, int], hint: 
 
     assert isinstance(found, UnevenMicrobatches)
     assert hint == found.hint()
+
+
+def test_the_hint_of_chunks_is_a_schedule_that_is_read() -> None:
+    """`schedule interleaved` alone has one chunk on each stage: the line that the hint gives has two."""
+    text = (
+        "mesh Z=2\naccumulate i=4\nschedule interleaved\ninput x: [B]\nlayers L_Z=4:\n  x = x + x"
+    )
+    (found,) = sl.check(text)
+    line = (found.hint or "").split("`")[1]
+
+    assert "SH715" == found.code
+    assert [] == sl.check(text.replace("schedule interleaved", line))
 
 
 # ---- The command ----------------------------------------------------------------------------------

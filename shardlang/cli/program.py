@@ -132,13 +132,18 @@ def attending(plan: Plan, arguments: Namespace) -> Plan:
     """Let keys and values go round if `--attention ring` says so; stderr says where there are none."""
     if getattr(arguments, "attention", "gather") == "gather":
         return plan
-    from shardlang.passes.ring_attention import with_ring_attention
+    from shardlang.ir.ops import Map
+    from shardlang.passes.ring_attention import in_between, with_ring_attention
 
     made = with_ring_attention(plan)
     if made is plan:
-        complain(
-            "warning: no ring attention: no softmax has its keys and values gathered along its dim"
+        step = in_between(made)
+        why = (
+            "no softmax has its keys and values gathered along its dim"
+            if step is None or not isinstance(step.op, Map)
+            else f"{step.op.function} stands between the scores and their softmax"
         )
+        complain(f"warning: no ring attention: {why}")
     return made
 
 

@@ -247,11 +247,12 @@ def test_check_reports_unknown_hardware(shardlang, tmp_path):
 
 @pytest.mark.parametrize("command", ["cost", "fmt", "check"])
 def test_unrecognized_arguments_show_the_commands_own_usage(shardlang, command):
-    """What is left over is named under the usage of the command, with status 2."""
+    """What is left over is named, with the command whose help lists the options, and status 2."""
     result = shardlang(command, MLP, "b.shd")
 
     assert result.status == 2
-    assert result.err.startswith(f"usage: shardlang {command} ")
+    assert result.err.endswith(f"\ntry: shardlang {command} --help\n")
+    assert result.err.count("\n") == 2
     assert "unrecognized arguments: 'b.shd'" in result.err
 
 

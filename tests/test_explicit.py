@@ -230,6 +230,21 @@ def test_a_misspelt_result_gets_a_warning() -> None:
     assert ["SH454"] == [d.code for d in found]
 
 
+def test_a_metric_without_a_gradient_gets_no_warning() -> None:
+    """What is made of a comparison has no cotangent: a share of correct answers is no misspelt name."""
+    text = """mesh X=2
+input x: [B_X, D]
+param W: [D, F]
+y[B_X, F] = x ·_D W
+loss = mean_{B,F}(square(y))
+share = mean_{B,F}(y > 0)
+"""
+    printed = print_plan(lower(load_text(text)))
+
+    assert "share[]" in printed
+    assert [] == check(load_text(printed))
+
+
 def test_a_view_has_a_line_for_each_layout() -> None:
     """One value under other dim names may be read in several layouts; the printed lines are legal."""
     text = """mesh X=2, Y=2

@@ -257,4 +257,21 @@ def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "RingAttention_X" in capsys.readouterr().out
     path.write_text("mesh X\nIn[B_X, D] ·_D W[D, F] -> Out[B_X, F]", encoding="utf-8")
     assert main(["lower", "--attention", "ring", str(path)]) == 0
-    assert "no ring attention" in capsys.readouterr().err
+    assert "no ring attention: no softmax has its keys" in capsys.readouterr().err
+
+
+def test_what_stands_between_scores_and_softmax_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A soft cap keeps the ring away, also under a mask: the warning names it."""
+    path = tmp_path / "a.shd"
+    path.write_text(
+        "mesh X\ninput q: [T_X, N, H], k: [T_X, N, H], v: [T_X, N, H]\n"
+        "s = 50 * tanh((q ·_H k[S, N, H]) / 50)\n"
+        "o[T_X, N, H] = softmax_S(where(index_S <= index_T, s, -inf)) ·_S v[S, N, H]",
+        encoding="utf-8",
+    )
+
+    assert main(["lower", "--attention", "ring", str(path)]) == 0
+    warned = capsys.readouterr().err
+    assert "no ring attention: tanh stands between the scores and their softmax\n" in warned

@@ -10,7 +10,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from shardlang import __version__
 from shardlang.cli import arguments as options
@@ -100,9 +100,18 @@ shardlang: sharded einsums with their collectives, costs and JAX code. Three com
 """
 
 
+class Parser(ArgumentParser):
+    """A parser that says what is wrong in a line, and in another where the options are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a mistake in the arguments, and stop with the status of wrong usage."""
+        complain(f"{self.prog}: error: {message}\ntry: {self.prog} --help")
+        self.exit(WRONG_USAGE)
+
+
 def build_parser() -> ArgumentParser:
     """Build the parser of the whole command line."""
-    parser = ArgumentParser(
+    parser = Parser(
         prog="shardlang",
         description="A compiler for sharded einsums.",
         epilog="Exit status: 0 done, 1 the program is wrong or a check failed, 2 wrong usage.",
@@ -183,7 +192,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     try:
         arguments, extra = build_parser().parse_known_args(argv)
         if extra:
-            # argparse itself would show the usage of `shardlang`, which lists commands alone
+            # argparse itself would name `shardlang`, whose help lists commands alone
             listed = " ".join(options.shorten(word) for word in extra)
             arguments.parser.error(f"unrecognized arguments: {listed}")
     except SystemExit as stop:

@@ -141,10 +141,21 @@ def attending(plan: Plan, arguments: Namespace) -> Plan:
 
     made = with_ring_attention(plan)
     if made is plan:
-        none = "no softmax has its keys and values gathered along its dim"
-        why = none if plan.program.pipeline is None else NOT_IN_STAGES
-        complain(f"warning: no ring attention: {why}")
+        complain(f"warning: no ring attention: {_no_ring(plan)}")
     return made
+
+
+def _no_ring(plan: Plan) -> str:
+    """Say why no keys and values of a plan go round."""
+    from shardlang.ir.ops import Map
+    from shardlang.passes.ring_attention import in_between
+
+    if plan.program.pipeline is not None:
+        return NOT_IN_STAGES
+    step = in_between(plan)
+    if step is not None and isinstance(step.op, Map):
+        return f"{step.op.function} stands between the scores and their softmax"
+    return "no softmax has its keys and values gathered along its dim"
 
 
 def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fraction]:

@@ -226,6 +226,10 @@ COLUMN = 13
 """Where the conditions stand, behind the names of the passes."""
 
 
+LONG = 200
+"""Conditions of more characters are not printed a second time, for more hardware axes."""
+
+
 def _folded(line: str) -> list[str]:
     """Break a condition that is too long for the terminal; what goes on stands further in."""
     from shardlang.backends.report_text import wrap as fold
@@ -238,7 +242,9 @@ def _solution_lines(name: str, solution: Solution) -> list[str]:
     lines = [f"  {name:<9}  {solution.text}"]
     if solution.solved is not None and solution.solved != solution.text:
         lines.append(f"             that is {solution.solved}")
-    if solution.general is not None:
+    if solution.general is not None and len(solution.general) > LONG:
+        lines.append("             with more hardware axes: --format json has it")
+    elif solution.general is not None:
         lines.append(f"             with more hardware axes: {solution.general}")
     match solution.how:
         case "never" if solution.text != "never":

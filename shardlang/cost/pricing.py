@@ -267,11 +267,14 @@ class Pricing:
             (name,) = names
             peak = self.hardware.peak(name)
             if peak is not None:
-                self.warnings.append(f"C is the {name} peak of {self.hardware.name}")
+                self.warnings.append(
+                    f"{self.symbols.figures['C']} is the {name} peak of {self.hardware.name}"
+                )
                 return peak
         if names - {"bf16"}:
             listed = ", ".join(sorted(names - {"bf16"}))
-            self.warnings.append(f"C is the bf16 peak, also for contractions in {listed}")
+            peak = self.symbols.figures["C"]
+            self.warnings.append(f"{peak} is the bf16 peak, also for contractions in {listed}")
         return self.hardware.get("C")
 
     def quantity(self, formula: Formula) -> Quantity:

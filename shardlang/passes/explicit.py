@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from shardlang.diagnostics import Label, Reporter
-from shardlang.ir.ops import Compute, Linear, Op, Permute, Relayout, Rename, Ring, Update
+from shardlang.ir.ops import Compare, Compute, Linear, Op, Permute, Relayout, Rename, Ring, Update
 from shardlang.ir.plan import Gradient, Plan, Step
 from shardlang.ir.printer import statement as print_step
 from shardlang.ir.program import Block, Carry, Leaf, Program, Statement, Use
 from shardlang.ir.types import Array, Layout, Tensor
-from shardlang.passes.adjoint import gradient_of, relays
+from shardlang.passes.adjoint import differentiable, gradient_of, relays
 from shardlang.passes.infer import stated_layout
 from shardlang.passes.layers import bodies, members
 from shardlang.passes.live import alive, mark_critical
@@ -217,7 +217,10 @@ class _Checker:
                 self.reporter.report(leaf.span, FirstInBackward(leaf.array.name, near))
 
     def left_out(self, gradients: Iterable[Gradient]) -> None:
-        """Warn of parameters that get no gradient, and of outputs whose cotangent nothing reads."""
+        """Warn of parameters that get no gradient, and of outputs whose cotangent nothing reads.
+
+        Not of those from which no gradient comes to a leaf: integers, and what is made of comparisons.
+        """
         found = {gradient.leaf.tensor for gradient in gradients}
         weights = [leaf for leaf in self.program.leaves if leaf.kind == "param"]
         for leaf in weights:
@@ -225,9 +228,11 @@ class _Checker:
             if leaf.differentiable and leaf.array.tensor not in found and not made:
                 self.reporter.report(leaf.span, NoGradient(leaf.array.name))
         read = {array.name for array in self.read}
+        smooth = (s for s in self.program.statements if not isinstance(s.op, Compare))
+        wanted = differentiable(replace(self.program, statements=tuple(smooth)))
         for name, output in self.outputs.items():
             unread = name not in read and name not in self.computed
-            if unread and output.tensor.dtype.kind == "float":
+            if unread and output.tensor.name in wanted:
                 self.reporter.report(
                     self.spans.get(output, Span(0, 0)), UnusedCotangent(output.name)
                 )

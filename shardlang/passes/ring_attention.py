@@ -111,6 +111,32 @@ def with_ring_attention(plan: Plan) -> Plan:
         plan = made
 
 
+def in_between(plan: Plan) -> Step | None:
+    """Give a function that a softmax's scores go through after the product, where its values are gathered.
+
+    Rings have no such functions: of scores they know a factor and a mask.
+    """
+    steps = plan.forward
+    for last, step in enumerate(steps):
+        if not isinstance(step.op, Einsum) or len(step.op.contracted) != 1 or len(step.inputs) != 2:
+            continue
+        (dim,) = step.op.contracted
+        makers = {array: s for s in steps[:last] for array in s.outputs}
+        for p, values in (step.inputs, step.inputs[::-1]):
+            soft = _softmax(makers, p, dim)
+            if soft is None or _side(makers, values, dim) is None:
+                continue
+            todo = [soft[0]]
+            while todo:
+                maker = makers.get(todo.pop())
+                if maker is None or isinstance(maker.op, Einsum):
+                    continue
+                if isinstance(maker.op, Map):
+                    return maker
+                todo += maker.inputs
+    return None
+
+
 def _written(plan: Plan, found: _Found) -> Plan | None:
     """Write one attention as a ring; None where something else reads what the ring never has."""
     o = found.last.output

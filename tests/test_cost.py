@@ -1089,3 +1089,17 @@ def test_reports_in_text_and_json_need_no_sympy():
     )
 
     assert done.stdout == "[]\n"
+
+
+def test_parameters_that_get_no_gradient_have_no_state():
+    """Of adamw in f32 two moments of 4 bytes for each element of W; W_h, which the loss does not read, has none."""
+    text = (
+        "mesh X=2\ndims B=4, D=8\ndtype f32\noptimizer adamw\ninput x: [B_X, D]\n"
+        "param W: [D], W_h: [D]\nloss = mean_{B,D}(square(x ⊙ W))\n"
+    )
+    memory = sl.cost(sl.lower(sl.parse(text))).memory
+
+    size = sympy.Symbol("D", positive=True)
+    assert memory.optimizer == 2 * 4 * size
+    assert memory.parameters == 2 * 4 * size
+    assert memory.gradients == 4 * size

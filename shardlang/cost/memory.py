@@ -418,6 +418,7 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
     times = {leaf.array.tensor: leaf.held for leaf in weights}
     added, states = plan.accumulators, plan.states
+    trained = {g.leaf.tensor for g in plan.gradients}
     own = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
     gradients = [added.get(gradient, gradient) for gradient in own]
     copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]
@@ -427,7 +428,9 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
         parameters=Formula.of(*(local_bytes(leaf.array) * leaf.held for leaf in weights)),
         gradients=Formula.of(*(local_bytes(a) * n for a, n in zip(gradients, copies, strict=True))),
         optimizer=Formula.sum(
-            state(states.get(leaf.array.tensor, leaf.array)) * leaf.held for leaf in weights
+            state(states.get(leaf.array.tensor, leaf.array)) * leaf.held
+            for leaf in weights
+            if leaf.array.tensor in trained
         )
         if state
         else Formula(),

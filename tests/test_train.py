@@ -551,3 +551,16 @@ def test_save_none() -> None:
     with pytest.raises(ShardlangError) as error:
         deep("all, none")
     assert [d.code for d in error.value.diagnostics] == ["SH285"]
+
+
+def test_the_update_of_the_second_of_two_blocks() -> None:
+    """Where the first block has no parameter, the update's block is the second one's: printed plans read back."""
+    text = (
+        "mesh X=2\ndims B=4, D=8, L=2\noptimizer adamw, zero 1 over X\ninput x: [B_X, D]\n"
+        "param W: [L, D]\nlayers L:\n  x = x + gelu(x)\nlayers L:\n  x = x ⊙ W\n"
+        "loss = mean_{B,D}(x ⊙ x)\n"
+    )
+    printed = str(sl.lower(sl.parse(text)))
+
+    assert printed.count("layers L") == 5
+    assert str(sl.lower(sl.parse(printed))) == printed

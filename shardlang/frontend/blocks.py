@@ -20,6 +20,7 @@ from shardlang.frontend.syntax import (
     Layers,
     Section,
 )
+from shardlang.frontend.walk import references
 from shardlang.source import Source, Span
 
 
@@ -103,8 +104,10 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
 
     Those of the forward pass count from 0. A block of the backward pass has the number of the one that
     it goes back through: the one whose carried values have the gradients that it carries, else the last one
-    over the same dim that is not yet taken. The blocks of an update follow those of the forward pass. One that has no partner gets a number of its own.
+    over the same dim that is not yet taken. A block of an update has the number of the first one that is not yet taken
+    and reads a parameter of it, else of the first one. One that has no partner gets a number of its own.
     """
+    read = _mentioned(items)
     section = "forward"
     forward: list[Layers] = []
     found: dict[int, int] = {}
@@ -121,9 +124,21 @@ def numbers(items: Sequence[Item]) -> dict[int, int]:
         elif isinstance(item, Layers):
             alike = [n for n in free if forward[n].dim.text == item.dim.text]
             own = [n for n in alike if _goes_back(item, forward[n])]
+            if section == "update":
+                own = [n for n in alike if read[id(item)] & read[id(forward[n])]]
             number = (own or alike or [len(found)])[-1]
             found[id(item)] = number
             free = [n for n in free if n != number]
+    return found
+
+
+def _mentioned(items: Sequence[Item]) -> dict[int, set[str]]:
+    """Give the names that the lines of each block mention, by the identity of its head."""
+    found: dict[int, set[str]] = {id(item): set() for item in items if isinstance(item, Layers)}
+    for head, item in inside(items):
+        if isinstance(head, Layers) and isinstance(item, Definition):
+            names = (ref.name for ref in references([item]))
+            found[id(head)].update(name.text for name in names if name is not None)
     return found
 
 

@@ -86,11 +86,6 @@ class Operand:
     dims: tuple[Dim, ...]
     dtype: str
 
-    @property
-    def is_name(self) -> bool:
-        """Whether it is a bare name, which binds tighter than anything."""
-        return self.code.isidentifier()
-
 
 @dataclass(frozen=True)
 class Scope:

@@ -1092,14 +1092,18 @@ def test_reports_in_text_and_json_need_no_sympy():
 
 
 def test_parameters_that_get_no_gradient_have_no_state():
-    """Of adamw in f32 two moments of 4 bytes for each element of W; W_h, which the loss does not read, has none."""
+    """Of adamw in f32 two moments of 4 bytes an element: of W, and of Rest, which stands for other lines; not of W_h.
+
+    A comparison alone reads W_h.
+    """
     text = (
-        "mesh X=2\ndims B=4, D=8\ndtype f32\noptimizer adamw\ninput x: [B_X, D]\n"
-        "param W: [D], W_h: [D]\nloss = mean_{B,D}(square(x ⊙ W))\n"
+        "mesh X=2\ndims B=4, D=8, N=100\ndtype f32\noptimizer adamw\ninput x: [B_X, D]\n"
+        "param W: [D], W_h: [D], Rest: [N]\n"
+        "loss = mean_{B,D}(where(x > W_h, square(x ⊙ W), 0))\n"
     )
     memory = sl.cost(sl.lower(sl.parse(text))).memory
 
-    size = sympy.Symbol("D", positive=True)
-    assert memory.optimizer == 2 * 4 * size
-    assert memory.parameters == 2 * 4 * size
+    size, rest = (sympy.Symbol(name, positive=True) for name in "DN")
+    assert memory.optimizer == 2 * 4 * (size + rest)
+    assert memory.parameters == 4 * (2 * size + rest)
     assert memory.gradients == 4 * size

@@ -418,7 +418,10 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     weights = [leaf for leaf in plan.program.leaves if leaf.kind == "param"]
     times = {leaf.array.tensor: leaf.held for leaf in weights}
     added, states = plan.accumulators, plan.states
-    trained = {g.leaf.tensor for g in plan.gradients}
+    # A parameter that the lines read without a gradient stays as it is; one that no line reads stands for
+    # the rest of a model (`param Rest: [N_X]`).
+    still = {array.tensor for step in plan.forward for array in step.inputs}
+    still -= {g.leaf.tensor for g in plan.gradients}
     own = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
     gradients = [added.get(gradient, gradient) for gradient in own]
     copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]
@@ -430,7 +433,7 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
         optimizer=Formula.sum(
             state(states.get(leaf.array.tensor, leaf.array)) * leaf.held
             for leaf in weights
-            if leaf.array.tensor in trained
+            if leaf.array.tensor not in still
         )
         if state
         else Formula(),

@@ -15,11 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
 
-# Tests that run JAX in this process need the devices before it starts.
+# Tests that run JAX in this process need the devices before it starts. Most of their time goes into compiling
+# what runs once, so machine code is made without optimization.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-).strip()
+FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
 
 hypothesis.settings.register_profile(
     "default",

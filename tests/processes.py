@@ -49,7 +49,7 @@ def free_port() -> int:
 
 def environment(devices: int) -> dict[str, str]:
     """Give the environment of a process with so many simulated devices."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",

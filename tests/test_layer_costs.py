@@ -204,3 +204,30 @@ def test_a_formula_that_needs_two_layers_says_so() -> None:
         }
         assert ("of this number of layers alone" in said) == (count == 1)
         assert ("exact from 2 layers on, for fewer an upper bound" in said) == (count > 1)
+
+
+@pytest.mark.parametrize(("layers", "elements"), [(3, 288), (6, 480)])
+def test_outputs_of_layers_that_no_gradient_needs(layers: int, elements: int) -> None:
+    """Each layer's h and its cotangent meet at the loss: BD + 2LBF + 2BN, and V and what its gradient is added in."""
+    text = (
+        f"dims B=8, D=2, F=4, N=4, L={layers}\ndtype f32\naccumulate M=2\ninput x: [B, D], a: [B, F]\n"
+        "param V: [D, N]\nlayers L:\n  h = 2 * a\n  x = 2 * x\ny = x ·_D V\n"
+    )
+    found = sl.cost(sl.lower(sl.parse(text))).to_dict()["memory"]["peak"]["value"]
+
+    assert found == 4 * elements
+
+
+@pytest.mark.parametrize(("layers", "elements"), [(3, 6944), (5, 11360)])
+def test_cotangents_of_layers_begin_at_the_loss(layers: int, elements: int) -> None:
+    """The loss has (L+1)BD of x, h and dh of LBF each, y and dy, beside weights; no forward moment holds a dh.
+
+    The forward pass then needs (L+1)BD + LBF + BN + B, which is less.
+    """
+    text = (
+        f"dims B=64, D=2, F=16, N=32, L={layers}\ndtype f32\ninput x: [B, D]\n"
+        "param W: [L, D, F], V: [D, N]\nlayers L:\n  h = x ·_D W\n  x = 2 * x\ny = sum_N(x ·_D V)\n"
+    )
+    found = sl.cost(sl.lower(sl.parse(text))).to_dict()["memory"]["peak"]["value"]
+
+    assert found == 4 * elements

@@ -79,7 +79,8 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
     alive, dying = _last_uses(moments, ends)
     alive -= home
     # of what stands for many layers' values, what outlives its layer is there for each of them
-    many = ends | alive | {array for array, _ in stacks}
+    given = frozenset(array for each in moments if each.turn == "loss" for array in each.makes)
+    many = ends | alive | given | {array for array, _ in stacks}
     total: dict[Powers, int] = {}
     front = _Front()
 
@@ -99,7 +100,7 @@ def peak(layers: Layers, held: MemoryFormulas) -> Formula:
         new = moment.makes - alive - home
         change(new, 1)
         alive |= new
-        if new and not any(array.name in layers.counts for array in new):
+        if new and (new <= many or not any(array.name in layers.counts for array in new)):
             front.keep(total)
         change(alive & done, -1)
         alive -= done
@@ -192,8 +193,10 @@ def _stacked(
     found: list[Moment] = []
     for place, moment in enumerate(moments):
         found += [before[place]] if place in before else []
-        new = frozenset(array for array in moment.makes if (array, moment.turn) not in stacks)
-        found.append(replace(moment, makes=new))
+        if moment.turn in ("forward", "backward"):
+            new = frozenset(array for array in moment.makes if (array, moment.turn) not in stacks)
+            moment = replace(moment, makes=new)
+        found.append(moment)
         found += [behind[place]] if place in behind else []
     return found
 

@@ -214,6 +214,7 @@ def plans(
 def best_meshes(
     program: Program,
     chips: int,
+    sizes: Mapping[str, int] | None = None,
     *,
     hardware: str | None = None,
     axes: int | None = None,
@@ -230,14 +231,14 @@ def best_meshes(
     """Find the best meshes of so many chips, and the layouts of leaves and outputs on them.
 
     The result has `.candidates`, best first, each with `.mesh`, `.arrays`, `.plan`, its times in seconds and
-    the bytes of memory. `layouts=False` takes the layouts as they are written. Raises `ShardlangError` where
+    the bytes of memory. `sizes` win over the program's own. `layouts=False` takes the layouts as they are written. Raises `ShardlangError` where
     a size or the hardware is missing, and where nothing fits.
     """
-    _take("best_meshes", program=program, hardware=hardware)
+    _take("best_meshes", program=program, sizes=sizes, hardware=hardware)
     from shardlang.planner.meshes import best_meshes as find
 
     return find(
-        program,
+        _with_sizes(program, sizes) if sizes else program,
         chips,
         hardware=hardware,
         axes=axes,
@@ -318,6 +319,7 @@ def emit_jax(plan: Plan, sizes: Mapping[str, int] | None = None) -> str:
 def explain(
     program: Program,
     strategy: Literal["book", "optimal"] | None = None,
+    sizes: Mapping[str, int] | None = None,
     *,
     prices: Literal["book", "link"] = "link",
     objective: Literal["bytes", "time", "serial"] | None = None,
@@ -330,15 +332,15 @@ def explain(
 ) -> Explanation:
     """Say why a plan has its collectives, which plans are close to it, and what they would cost.
 
-    Without a strategy it is the optimal plan where every size is known, else the book's. The options
+    Without a strategy it is the optimal plan where every size is known, else the book's. `sizes` and the options
     are those of `lower`. `str()` of the result is what `shardlang explain` prints; it has
     `.to_dict()`. Raises `ShardlangError`.
     """
-    _take("explain", program=program, hardware=hardware)
+    _take("explain", program=program, sizes=sizes, hardware=hardware)
     from shardlang.advice.explain import explain as explain_plan
 
     return explain_plan(
-        program,
+        _with_sizes(program, sizes) if sizes else program,
         strategy,
         prices=prices,
         objective=objective,

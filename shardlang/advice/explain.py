@@ -88,7 +88,8 @@ class Explanation:
     """A plan explained; `str()` gives what `shardlang explain` prints.
 
     `total` and `bound` are in the objective's unit (bytes, or seconds), None where sizes are missing
-    or nothing was searched. `compared` is the book's plan, or the optimal one for a plan of `book`.
+    or nothing was searched. They and `formula` are of both passes, of which `counts` says more where a step has
+    several microbatches or an update. `compared` is the book's plan, or the optimal one for a plan of `book`.
     """
 
     strategy: str
@@ -102,6 +103,7 @@ class Explanation:
     close: tuple[Other, ...]
     compared: Other | None
     choices: tuple[Alternative, ...]
+    counts: str | None = None
 
     @property
     def optimal(self) -> bool:
@@ -114,6 +116,7 @@ class Explanation:
             "schema": SCHEMA,
             "strategy": self.strategy,
             "note": self.note,
+            "counts": self.counts,
             "objective": self.objective,
             "prices": self.prices,
             "total": _float(self.total),
@@ -242,7 +245,8 @@ def explain(
     elif known:
         best = searched()
         compared = None if best.proof is None else _against(book, best, worth)
-    whole = bytes_of(plan, (step for _, step in collectives(plan)), prices)
+    counted = (step for section, step in collectives(plan) if section != "update")
+    whole = bytes_of(plan, counted, prices)
     number = whole.value({})
     total = worth(plan) if known else number
     return Explanation(
@@ -257,7 +261,25 @@ def explain(
         close,
         compared,
         plan.alternatives,
+        _counts(plan, aim.objective),
     )
+
+
+def _counts(plan: Plan, objective: Objective) -> str | None:
+    """Say what of a step the total counts, where that is not all of it."""
+    many, stages = plan.program.microbatches, plan.program.pipeline
+    if many is None and not plan.update:
+        return None
+    size = plan.program.sizes.known.get(many.name) if many is not None else None
+    named = "" if many is None else f"{many}={size}" if size is not None else str(many)
+    what = f"one of {named} microbatches" if many is not None else "a batch"
+    where = "" if stages is None else " on a stage"
+    left = [
+        *(["the bubble"] if stages is not None and objective != "bytes" else []),
+        *(["the update"] if plan.update else []),
+    ]
+    without = f", without {' and '.join(left)}" if left else ""
+    return f"{what}{where}{without}; `shardlang cost` has the figures of a step"
 
 
 def _why_book(program: Program) -> str | None:
@@ -345,13 +367,15 @@ class _Text:
         yield f"strategy   {found.strategy}"
         if found.note is not None:
             yield from self.wrapped("note       ", found.note)
+        if found.counts is not None:
+            yield from self.wrapped("counts     ", found.counts)
         what = {
             "bytes": "the bytes that a device moves",
             "serial": "T_serial",
             "time": "T_overlapped",
         }[found.objective]
         yield f"objective  {what}, by {found.prices} prices"
-        many = len(found.collectives)
+        many = sum(each.section != "update" for each in found.collectives)
         count = f"{many or 'no'} collective{'' if many == 1 else 's'}"
         if found.total is None:
             yield from self.wrapped("total      ", f"{found.formula} in {count}")

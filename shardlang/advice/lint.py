@@ -776,11 +776,11 @@ class _Lint:
         ends = (plan.outputs, plan.cotangents, plan.gradients)
         if ends != (old.outputs, old.cotangents, old.gradients):
             return None
-        before = [(x.array, x.kind) for x in old.program.leaves]
-        if before != [(x.array, x.kind) for x in plan.program.leaves]:
+        before = [(x.array, x.word) for x in old.program.leaves]
+        if before != [(x.array, x.word) for x in plan.program.leaves]:
             order = {x.array.name: n for n, (x) in enumerate(old.program.leaves)}
             leaves = sorted(plan.program.leaves, key=lambda x: order.get(x.array.name, -1))
-            if before != [(x.array, x.kind) for x in leaves]:
+            if before != [(x.array, x.word) for x in leaves]:
                 return None
         if [_bare(s) for s in plan.forward] != meant["forward"]:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import read_program
+from shardlang.cli.program import read_program, unpriced
 from shardlang.cli.render import dress, to_json
 from shardlang.cli.streams import DEFAULT_WIDTH, width, write_result
 
@@ -25,8 +25,10 @@ def run(arguments: Namespace) -> int:
     """Print the explanation."""
     from shardlang.advice.explain import explain
 
+    program = read_program(arguments)
+    unpriced(arguments, program, "in `explain`, which takes the hardware's own figures")
     found = explain(
-        read_program(arguments),
+        program,
         arguments.strategy,
         prices=arguments.prices,
         objective=arguments.objective,

@@ -32,6 +32,7 @@ from shardlang.cli import (
     solve,
     verify,
 )
+from shardlang.cli.idle import idle
 from shardlang.cli.streams import (
     complain,
     finish,
@@ -198,6 +199,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     except SystemExit as stop:
         # argparse has printed its message; `--help` and `--version` stop with 0.
         return stop.code if isinstance(stop.code, int) else WRONG_USAGE
+    for text in idle(arguments, arguments.parser.get_default):
+        complain(f"warning: {text}")
     status: int = arguments.run(arguments)
     return status
 

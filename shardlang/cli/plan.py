@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any, TYPE_CHECKING
 
 from shardlang.cli import arguments as options
-from shardlang.cli.program import read_program
+from shardlang.cli.program import read_program, unpriced
 from shardlang.cli.render import dress, SCHEMA, to_json
 from shardlang.cli.streams import UsageError, width, write_result
 
@@ -62,8 +62,10 @@ def run(arguments: Namespace) -> int:
 
     if arguments.objective == "bytes":
         raise UsageError("--objective bytes: meshes are ranked by time, or serial")
+    program = read_program(arguments)
+    unpriced(arguments, program, "in `plan`, which takes the hardware's own figures")
     found = best_meshes(
-        read_program(arguments),
+        program,
         arguments.chips,
         hardware=arguments.hardware,
         axes=arguments.axes,

@@ -121,6 +121,7 @@ def overlapped(plan: Plan, arguments: Namespace) -> Plan:
     """Do collectives of a plan in rings if `--overlap` says so; where nothing is known, stderr says when it pays."""
     plan = attending(plan, arguments)
     if arguments.rings is None:
+        unpriced(arguments, plan.program, "without --overlap")
         return plan
     from shardlang.cost.rings import overlap
 
@@ -163,6 +164,12 @@ def hardware_settings(arguments: Namespace, program: Program) -> dict[str, Fract
     names = _names(program)
     settings: list[Setting] = arguments.settings
     return {x.name: x.value for x in settings if x.name not in names}
+
+
+def unpriced(arguments: Namespace, program: Program, why: str) -> None:
+    """Say on stderr which `--set`s mean the hardware, in a command that prices nothing with them."""
+    for name in hardware_settings(arguments, program):
+        complain(f"warning: --set {name} does nothing {why}")
 
 
 def given_sizes(arguments: Namespace, program: Program) -> dict[str, int]:
@@ -220,6 +227,10 @@ def open_plans(program: Program, arguments: Namespace) -> Piecewise | None:
         return None
     from shardlang.planner.symbolic import plans
 
+    for option in ("budget", "sub_axes"):
+        if getattr(arguments, option) is not None:
+            name = option.replace("_", "-")
+            complain(f"warning: --{name} does nothing where sizes are left open")
     return plans(
         program,
         arguments.prices,

@@ -34,6 +34,7 @@ from shardlang.cost.formula import Formula
 from shardlang.cost.quantities import ComputeCost, Quantity
 from shardlang.ir.ops import Einsum, Map, Rename
 from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Leaf
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Dim, Tensor
 
@@ -58,8 +59,10 @@ class Work:
     """What conventions count from: FLOPs of all devices, parameters, and tokens of a step.
 
     `model` and `hardware` are without attention, `attention` and `attended` are that of each. `read`
-    are the parameters that contractions read, `parameters` all of them. `tokens` is None where nothing
-    says what the batch is. `passes` is 3 with a backward pass, which takes twice the forward pass.
+    are the parameters that contractions read, `parameters` all of them; `read_passes` and `passes` are the same,
+    each as often as the passes that it takes are worth: 3 of a trained one, as gradients of both operands take
+    twice the forward pass, 2 of one that has no gradient, 1 with no backward pass. `tokens` is None where nothing
+    says what the batch is.
     `halved` are the contractions of attention in the notation.
     """
 
@@ -69,14 +72,15 @@ class Work:
     attended: Formula
     read: Formula
     parameters: Formula
+    read_passes: Formula
+    passes: Formula
     tokens: Monomial | None
     devices: Monomial
-    passes: int
     halved: tuple[str, ...] = field(default=())
 
-    def of_parameters(self, parameters: Formula) -> Formula | None:
+    def of_parameters(self, passes: Formula) -> Formula | None:
         """Give 2 FLOPs a parameter and token for each pass that the forward pass is worth."""
-        return None if self.tokens is None else parameters * (self.tokens * (2 * self.passes))
+        return None if self.tokens is None else passes * (self.tokens * 2)
 
 
 def _model(work: Work) -> Formula:
@@ -96,11 +100,11 @@ def _hardware_causal(work: Work) -> Formula:
 
 
 def _read(work: Work) -> Formula | None:
-    return work.of_parameters(work.read)
+    return work.of_parameters(work.read_passes)
 
 
 def _all(work: Work) -> Formula | None:
-    return work.of_parameters(work.parameters)
+    return work.of_parameters(work.passes)
 
 
 CONVENTIONS: Mapping[str, Convention] = {
@@ -132,7 +136,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         ),
         Convention(
             "parameters",
-            "6 a token (2 with no backward pass) for each parameter that a contraction reads",
+            "6 a token (4 if frozen, 2 with no backward pass) for each parameter that a contraction reads",
             "Kaplan et al., 2020, whose N leaves out embeddings",
             _read,
         ),
@@ -259,6 +263,12 @@ def count_work(report: Report) -> Work:
         for leaf in report.plan.program.leaves
         if leaf.kind == "param"
     }
+    passes = {
+        leaf.array.tensor: weights[leaf.array.tensor]
+        * Monomial(Fraction(_passes(report.plan, leaf)))
+        for leaf in report.plan.program.leaves
+        if leaf.kind == "param"
+    }
     return Work(
         model=total.get((True, False), nothing),
         attention=total.get((True, True), nothing),
@@ -266,11 +276,19 @@ def count_work(report: Report) -> Work:
         attended=total.get((False, True), nothing),
         read=Formula.sum(n for tensor, n in weights.items() if tensor in values.read),
         parameters=Formula.sum(weights.values()),
+        read_passes=Formula.sum(n for tensor, n in passes.items() if tensor in values.read),
+        passes=Formula.sum(passes.values()),
         tokens=_tokens(report, values),
         devices=devices,
-        passes=3 if report.plan.backward else 1,
         halved=tuple(halved),
     )
+
+
+def _passes(plan: Plan, leaf: Leaf) -> int:
+    """Say how many forward passes those of a parameter are worth."""
+    if not plan.backward:
+        return 1
+    return 3 if leaf.differentiable else 2
 
 
 def _whole(report: Report, cost: ComputeCost) -> Formula:

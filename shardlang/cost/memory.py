@@ -419,9 +419,10 @@ def memory(plan: Plan, layers: Layers | None = None) -> MemoryFormulas:
     times = {leaf.array.tensor: leaf.held for leaf in weights}
     added, states = plan.accumulators, plan.states
     # A parameter that the lines read without a gradient stays as it is; one that no line reads stands for
-    # the rest of a model (`param Rest: [N_X]`).
+    # the rest of a model (`param Rest: [N_X]`), which is trained unless it is frozen.
     still = {array.tensor for step in plan.forward for array in step.inputs}
     still -= {g.leaf.tensor for g in plan.gradients}
+    still |= {leaf.array.tensor for leaf in weights if leaf.frozen}
     own = [g.gradient for g in plan.gradients if g.leaf.tensor in times]
     gradients = [added.get(gradient, gradient) for gradient in own]
     copies = [times[g.leaf.tensor] for g in plan.gradients if g.leaf.tensor in times]

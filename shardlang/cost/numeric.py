@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from math import nextafter
@@ -56,6 +56,10 @@ class Outputs(tuple[Any, ...]):  # noqa: SLOT001  (a tuple's subclass can't have
     def __getitem__(self, key: Any) -> Any:
         """Give an array by its place or its name."""
         return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Go through the arrays with their names, in order."""
+        return zip(self.names, self, strict=True)
 
 
 @dataclass(frozen=True)

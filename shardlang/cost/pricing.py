@@ -47,7 +47,7 @@ from shardlang.ir.ops import AllGather, AllReduce, Collective, Ring, RingAttenti
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
-from shardlang.passes.leaves import not_weights
+from shardlang.passes.leaves import not_used, not_weights
 from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
 from shardlang.passes.overlap import ahead, apart
@@ -625,20 +625,10 @@ class Pricing:
     def leaves(self) -> Iterator[str]:
         """Warn of leaves that may not count as was meant, or that nothing uses."""
         program = self.plan.program
-        leaves = program.leaves
         for _, mistake in not_weights(program):
             yield f"{mistake.message()}; {mistake.hint()}"
-        used = {use.tensor.name for item in program.statements for use in item.operands}
-        idle = [x for x in leaves if x.declared and x.array.name not in used]
-        weights = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "param")
-        inputs = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "input")
-        caches = ", ".join(leaf.array.name for leaf in idle if leaf.kind == "cache")
-        if weights:
-            yield f"nothing uses {weights}: declared with `param`, it counts as a weight all the same"
-        if inputs:
-            yield f"nothing uses {inputs}, declared with `input`"
-        if caches:
-            yield f"nothing uses {caches}: declared with `cache`, it counts as one all the same"
+        for _, unused in not_used(program):
+            yield unused.message()
 
 
 def _efficiencies(given: Collection[str], taken: Collection[str]) -> tuple[str, ...]:

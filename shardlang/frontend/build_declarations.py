@@ -47,7 +47,7 @@ from shardlang.frontend.syntax import (
     Word,
     ZeroDecl,
 )
-from shardlang.ir.program import LeafKind, Pass
+from shardlang.ir.program import LeafWord, Pass
 from shardlang.ir.size import BinOp, Name, Number, SizeExpr
 
 _SIZE_DEPTH = 100
@@ -152,7 +152,7 @@ class DeclarationBuilder:
         return DTypeDecl(parts[1].joined(), span_at(parts[0]).join(parts[1].span))
 
     def leaf(self, parts: list[Token | Expr]) -> LeafDecl:
-        """Read `input In: [B_X, D_Y]`, `param W: bf16[D, F], V[D]`, `cache K: [B, S]`."""
+        """Read `input In: [B_X, D_Y]`, `param W: bf16[D, F], V[D]`, `frozen U: [D]`, `cache K: [B, S]`."""
         keyword = as_token(parts[0])
         tensors: list[TensorRef] = []
         for part in parts[1:]:
@@ -161,9 +161,14 @@ class DeclarationBuilder:
             if not isinstance(part, TensorRef):
                 raise FormError(part.span, NotATensor("what is declared"))
             tensors.append(part)
-        kinds: dict[str, LeafKind] = {"INPUT": "input", "PARAM": "param", "CACHE": "cache"}
+        words: dict[str, LeafWord] = {
+            "INPUT": "input",
+            "PARAM": "param",
+            "FROZEN": "frozen",
+            "CACHE": "cache",
+        }
         return LeafDecl(
-            kinds[keyword.type], tuple(tensors), span_at(keyword).join(tensors[-1].span)
+            words[keyword.type], tuple(tensors), span_at(keyword).join(tensors[-1].span)
         )
 
     def optimizer(self, parts: list[Token | Named | ZeroDecl]) -> OptimizerDecl:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from shardlang.diagnostics import Mistake, Severity
 from shardlang.frontend.hints import listed, SHOWN, suggest
+from shardlang.ir.program import LeafWord
 
 
 @dataclass(frozen=True)
@@ -355,6 +356,28 @@ class EmptyProgram(Mistake):
         if self.blocks:
             return f"call one of its blocks, {listed(self.blocks[:SHOWN], 'or')}, or include the file in a program"
         return "write one: A[I, J] · B[J, K] -> C[I, K]"
+
+
+@dataclass(frozen=True)
+class NotUsed(Mistake):
+    """`param W: [D, F]`, and no line reads W."""
+
+    code: ClassVar[str] = "SH248"
+    title: ClassVar[str] = "a declaration that nothing uses"
+    severity: ClassVar[Severity] = "warning"
+    names: tuple[str, ...]
+    word: LeafWord
+
+    def message(self) -> str:
+        """Say which, and what they count as all the same."""
+        said = f"nothing uses {', '.join(self.names)}"
+        match self.word:
+            case "param" | "frozen":
+                return f"{said}: declared with `{self.word}`, it counts as a weight all the same"
+            case "cache":
+                return f"{said}: declared with `cache`, it counts as one all the same"
+            case _:
+                return f"{said}, declared with `{self.word}`"
 
 
 @dataclass(frozen=True)

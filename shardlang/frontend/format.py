@@ -270,8 +270,8 @@ class _Spelling:
                 return "dims " + ", ".join(f"{dim.name.text}={dim.written}" for dim in dims)
             case DTypeDecl(name):
                 return f"dtype {name.text}"
-            case LeafDecl(kind, tensors):
-                return f"{kind} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
+            case LeafDecl(word, tensors):
+                return f"{word} " + ", ".join(self._tensor(t, leaf=True) for t in tensors)
             case OptimizerDecl(name, _, zero):
                 behind = "" if zero is None else f", {_zero(zero)}"
                 return f"optimizer {name.text}{behind}"

@@ -234,6 +234,7 @@ DECLARATIONS = {
     "dtype": "the default dtype is declared as `dtype bf16`",
     "input": "an input is declared as `input In: [B_X, D_Y]`",
     "param": "a parameter is declared as `param W_in: bf16[D_X, F_Y]`",
+    "frozen": "a parameter that is not trained is declared as `frozen W_in: bf16[D_X, F_Y]`",
     "cache": "a cache is declared as `cache K: int8[B_X, S, H]`",
     "optimizer": "the optimizer is declared as `optimizer adam`, or `optimizer adamw, zero 1 over X`",
     "save": "what is kept is declared as `save Tmp` or `save all`",

@@ -176,7 +176,7 @@ def _carried(values: Values, scope: Scope, target: TensorRef, first: TensorRef |
     if name not in values.entries and name not in values.poisoned:
         if name in values.declared:
             item, declared = values.declared[name]
-            values.add_leaf(declared, target.name, item.kind, declared=True)
+            values.add_leaf(declared, target.name, item.word, declared=True)
         elif first is not None and not values.reserved(name, target.name.span):
             values.add_leaf(first, target.name, "input", declared=False)
     entry = values.entries.get(name)

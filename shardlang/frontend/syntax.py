@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardlang.ir.ops import Relation
-from shardlang.ir.program import LeafKind, Pass
+from shardlang.ir.program import LeafWord, Pass
 from shardlang.ir.size import SizeExpr
 from shardlang.ir.types import Axis
 from shardlang.source import Span
@@ -248,9 +248,9 @@ class DTypeDecl:
 
 @dataclass(frozen=True, slots=True)
 class LeafDecl:
-    """`input In: [B_X, D_Y]`, `param W: [D_X, F_Y]` or `cache K: int8[B_X, S]`; several by commas."""
+    """`input In: [B_X, D_Y]`, `param`, `frozen W: [D_X, F_Y]`, `cache K: int8[B_X, S]`; several by commas."""
 
-    kind: LeafKind
+    word: LeafWord
     tensors: tuple[TensorRef, ...]
     span: Span
 

@@ -21,7 +21,7 @@ from shardlang.frontend.sizes import AtMost, Multiple
 from shardlang.frontend.syntax import Definition, Expr, Item, Layers, LeafDecl, TensorRef, Word
 from shardlang.frontend.walk import references, walk
 from shardlang.ir.ops import implied, Op, Rename, Ring, Update
-from shardlang.ir.program import Leaf, LeafKind, Pass, Pipeline, Statement, Use
+from shardlang.ir.program import Leaf, LeafKind, LeafWord, Pass, Pipeline, Statement, Use
 from shardlang.ir.types import Array, Dim, DType, DTYPES, Layout, subscript, Tensor
 from shardlang.source import Span
 
@@ -91,7 +91,7 @@ class Values:
             if isinstance(item, LeafDecl):
                 for ref in item.tensors:
                     self._declare(item, ref)
-        self.has_params = any(isinstance(i, LeafDecl) and i.kind == "param" for i in self.items)
+        self.has_params = any(isinstance(i, LeafDecl) and i.word == "param" for i in self.items)
         self.taken: set[str] = set(self.first)
         self.reported: set[str] = set()
         self.numbers: dict[str, int] = {}
@@ -272,14 +272,14 @@ class Values:
             return self.entries[name.text]
         if name.text in self.declared:
             item, declared = self.declared[name.text]
-            return self.add_leaf(declared, name, item.kind, declared=True)
+            return self.add_leaf(declared, name, item.word, declared=True)
         if name.text.startswith(INDEX) and name.text not in self.defined:
             return self._index(ref, name)
         if self.brackets[id(ref)] is None:
             self.poisoned.add(name.text)
             self.reporter.report(ref.span, errors.BareName(name.text, self.known()))
             return None
-        by_letter: LeafKind = (
+        by_letter: LeafWord = (
             "param" if name.text.startswith("W") and not self.has_params else "input"
         )
         return self.add_leaf(ref, name, by_letter, declared=False)
@@ -301,7 +301,7 @@ class Values:
         return entry
 
     def add_leaf(
-        self, ref: TensorRef, name: Word, kind: LeafKind, *, declared: bool
+        self, ref: TensorRef, name: Word, word: LeafWord, *, declared: bool
     ) -> Entry | None:
         """Add a leaf that lives as a mention says."""
         brackets = self.brackets[id(ref)]
@@ -310,6 +310,7 @@ class Values:
             if brackets is None:
                 self.reporter.report(ref.span, errors.BareName(name.text, ()))
             return None
+        kind = "param" if word == "frozen" else word
         block, dims = self._loop(name, kind, brackets, declared=declared)
         tensor = Tensor(name.text, dims, self._dtype(name.text, self.default))
         layout = brackets.layout(dims)
@@ -317,7 +318,9 @@ class Values:
         self.entries[name.text] = entry
         loop = None if block is None else Dim(block.dim.text)
         stages = self.pipeline if block is not None and block.stages else None
-        self.leaves[name.text] = Leaf(Array(tensor, layout), kind, ref.span, declared, loop, stages)
+        self.leaves[name.text] = Leaf(
+            Array(tensor, layout), kind, ref.span, declared, loop, stages, word == "frozen"
+        )
         return entry
 
     def _loop(
@@ -416,7 +419,7 @@ class Values:
         if self.reserved(ref.name.text, ref.name.span):
             return
         if ref.name.text not in self.entries:
-            self.add_leaf(ref, ref.name, item.kind, declared=True)
+            self.add_leaf(ref, ref.name, item.word, declared=True)
 
     def _dtype(self, name: str, otherwise: DType) -> DType:
         return self.written[name][0] if name in self.written else otherwise

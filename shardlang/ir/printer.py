@@ -312,7 +312,7 @@ def leaf_line(leaf: Leaf, program: Program) -> str:
     if leaf.loop is not None:
         stages = "" if leaf.pipeline is None else subscript(leaf.pipeline.axes)
         brackets = f"[{leaf.loop}{stages}{', ' if tensor.dims else ''}{brackets[1:]}"
-    return f"{leaf.kind} {tensor.name}: {dtype}{brackets}"
+    return f"{leaf.word} {tensor.name}: {dtype}{brackets}"
 
 
 def amount(value: Fraction, unit: str) -> str:

@@ -28,6 +28,9 @@ LeafKind = Literal["input", "param", "cache", "index"]
 An `index` is given by nobody: `index_T` has the numbers 0 to |T| - 1, on every device, and takes no memory.
 """
 
+LeafWord = Literal["input", "param", "frozen", "cache", "index"]
+"""The first word of a leaf's declaration: its kind, but for parameters that are not trained."""
+
 Pass = Literal["forward", "backward", "update"]
 """The parts of a step: of a training step with a declaration that asks for it, `update` is the last."""
 
@@ -113,8 +116,9 @@ class Block:
 class Leaf:
     """A tensor that the program is given: where it lives, and whether it counts as a weight.
 
-    A `cache` is state of serving, such as keys and values: an input that has no gradient.
-    `declared` says that the text has a line for it (`input`, `param`, `cache`); others are leaves
+    A `cache` is state of serving, such as keys and values: an input that has no gradient. A `frozen`
+    parameter is not trained: a weight like all others, but for its gradient and what an optimizer makes of it.
+    `declared` says that the text has a line for it (`input`, `param`, `frozen`, `cache`); others are leaves
     because nothing defines them.
     A leaf with a `loop` is one of a stack: each layer of the block over that dim has its own, and `array`
     is one layer's. It has the block's `pipeline`.
@@ -126,6 +130,12 @@ class Leaf:
     declared: bool = False
     loop: Dim | None = None
     pipeline: Pipeline | None = None
+    frozen: bool = False
+
+    @property
+    def word(self) -> LeafWord:
+        """The word that declares it."""
+        return "frozen" if self.frozen else self.kind
 
     @property
     def times(self) -> Monomial:
@@ -141,8 +151,9 @@ class Leaf:
 
     @property
     def differentiable(self) -> bool:
-        """Whether it has a gradient: integers and caches have none."""
-        return self.kind not in ("cache", "index") and self.array.tensor.dtype.kind == "float"
+        """Whether it has a gradient: integers, caches and frozen parameters have none."""
+        given_gradients = self.word in ("input", "param")
+        return given_gradients and self.array.tensor.dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)

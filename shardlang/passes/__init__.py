@@ -20,7 +20,7 @@ from shardlang.passes.explicit import check_explicit, outputs_of
 from shardlang.passes.infer import infer_statement
 from shardlang.passes.keep import alternatives, keep, named
 from shardlang.passes.layers import bodies, left_inside, settled, stack
-from shardlang.passes.leaves import not_weights
+from shardlang.passes.leaves import not_used, not_weights
 from shardlang.passes.live import alive, mark_critical, prune
 from shardlang.passes.lowering import Lowering, Reason
 from shardlang.passes.normal import drop_unit_axes
@@ -65,7 +65,7 @@ def check(
     reporter = Reporter(program.source)
     if explicit and not program.explicit:
         program = replace(program, explicit=True)
-    for leaves, mistake in not_weights(program):
+    for leaves, mistake in (*not_weights(program), *not_used(program)):
         reporter.report(leaves[0].span, mistake)
     for statement, rounded in rounded_places(program):
         reporter.report(statement.span, rounded)

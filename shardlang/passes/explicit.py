@@ -25,6 +25,7 @@ from shardlang.rules.collectives import Illegal
 from shardlang.rules.errors import (
     DefinedTwice,
     FirstInBackward,
+    FrozenGradient,
     IllegalStep,
     LeafElsewhere,
     LocalResult,
@@ -176,9 +177,11 @@ class _Checker:
             steps = self.missing(arrays[0], wanted)
             return Illegal(f"{arrays[0]} does not become {wanted} by itself", steps)
         if isinstance(statement.op, Update):
-            weights = [x.array.tensor for x in self.program.leaves if x.kind == "param"]
+            weights = {x.array.tensor: x for x in self.program.leaves if x.kind == "param"}
             if arrays[0].tensor not in weights:
                 return Illegal(f"{arrays[0].name} is no parameter, and only those are updated")
+            if weights[arrays[0].tensor].frozen:
+                return Illegal(f"{arrays[0].name} is frozen: what `param` lines declare is updated")
             if arrays[0].tensor.dims != arrays[1].tensor.dims:
                 return Illegal(f"{arrays[1]} has other dims than {arrays[0]}, which it updates")
         return local(statement.op, arrays, statement.result, statement.target, self.sizes)
@@ -217,7 +220,7 @@ class _Checker:
                 self.reporter.report(leaf.span, FirstInBackward(leaf.array.name, near))
 
     def left_out(self, gradients: Iterable[Gradient]) -> None:
-        """Warn of parameters that get no gradient, and of outputs whose cotangent nothing reads.
+        """Warn of parameters that get no gradient, of frozen ones that do, and of outputs left out.
 
         Not of those from which no gradient comes to a leaf: integers, and what is made of comparisons.
         """
@@ -227,6 +230,11 @@ class _Checker:
             made = bool(self.known(gradient_of(leaf.array.tensor).name))
             if leaf.differentiable and leaf.array.tensor not in found and not made:
                 self.reporter.report(leaf.span, NoGradient(leaf.array.name))
+        frozen = {gradient_of(leaf.array.tensor): leaf for leaf in weights if leaf.frozen}
+        for statement in self.program.statements:
+            leaf = frozen.get(statement.result)
+            if leaf is not None and statement.section == "backward" and not relays(statement):
+                self.reporter.report(statement.span, FrozenGradient(leaf.array.name))
         read = {array.name for array in self.read}
         smooth = (s for s in self.program.statements if not isinstance(s.op, Compare))
         wanted = differentiable(replace(self.program, statements=tuple(smooth)))
@@ -401,7 +409,7 @@ class _Checker:
         for leaf in self.program.leaves:
             gradient = gradient_of(leaf.array.tensor)
             known = self.known(gradient.name)
-            if not known or leaf.kind == "cache":
+            if not known or not leaf.differentiable:
                 continue
             wanted = Array(gradient, leaf.array.layout.reduced())
             last = Array(gradient, next(reversed(known)))

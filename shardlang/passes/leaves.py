@@ -1,13 +1,13 @@
-"""Leaves that may count otherwise than their names promise."""
+"""Leaves that may count otherwise than was meant: by what their names promise, or since nothing reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardlang.frontend.declaration_errors import NotAWeight
+from shardlang.frontend.declaration_errors import NotAWeight, NotUsed
 from shardlang.ir.printer import leaf_line
-from shardlang.ir.program import Block, Leaf, Program
+from shardlang.ir.program import Block, Leaf, LeafWord, Program
 
 
 def not_weights(program: Program) -> Iterator[tuple[tuple[Leaf, ...], NotAWeight]]:
@@ -31,6 +31,17 @@ def not_weights(program: Program) -> Iterator[tuple[tuple[Leaf, ...], NotAWeight
                 (leaf_line(weight, program), leaf_line(first, program)),
             ),
         )
+
+
+def not_used(program: Program) -> Iterator[tuple[tuple[Leaf, ...], NotUsed]]:
+    """Give the declared leaves that no line reads, those of one word together."""
+    used = {use.tensor.name for statement in program.statements for use in statement.operands}
+    groups: dict[LeafWord, list[Leaf]] = {}
+    for leaf in program.leaves:
+        if leaf.declared and leaf.array.name not in used:
+            groups.setdefault(leaf.word, []).append(leaf)
+    for word, leaves in groups.items():
+        yield tuple(leaves), NotUsed(tuple(leaf.array.name for leaf in leaves), word)
 
 
 def _block(program: Program, leaf: Leaf) -> Block | None:

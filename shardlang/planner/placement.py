@@ -128,9 +128,13 @@ def _free(program: Program, book: Plan, *, forward_only: bool) -> Free:
         group = groups.setdefault(like, [])
         if output.name not in group:
             group.append(output.name)
-    weights = {leaf.array.name: leaf.array for leaf in program.leaves if leaf.kind == "param"}
+    trained = {
+        leaf.array.name: leaf.array
+        for leaf in program.leaves
+        if leaf.kind == "param" and leaf.differentiable
+    }
     held = tuple(
-        _held(program, weights[first]) if first in weights and not forward_only else Fraction(1)
+        _held(program, trained[first]) if first in trained and not forward_only else Fraction(1)
         for first in groups
     )
     return Free(tuple(tuple(group) for group in groups.values()), held)

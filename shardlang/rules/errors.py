@@ -214,6 +214,25 @@ class NoGradient(Mistake):
 
 
 @dataclass(frozen=True)
+class FrozenGradient(Mistake):
+    """`backward:` makes a gradient of W, which a `frozen` line declares."""
+
+    code: ClassVar[str] = "SH460"
+    title: ClassVar[str] = "a gradient that nothing is done with"
+    severity: ClassVar[Severity] = "warning"
+
+    leaf: str
+
+    def message(self) -> str:
+        """Say which."""
+        return f"{self.leaf} is frozen, and nothing is done with its gradient d{self.leaf}"
+
+    def hint(self) -> str | None:
+        """Offer both ways out."""
+        return f"leave this line out, or declare {self.leaf} with `param`"
+
+
+@dataclass(frozen=True)
 class UnusedCotangent(Mistake):
     """`Out` ends the forward pass, and no line of `backward:` reads dOut."""
 

@@ -109,7 +109,7 @@ def evaluate(
         if leaf.kind == "index":
             (along,) = leaf.array.tensor.dims
             values[leaf.array.name] = jnp.arange(sizes[along])
-        if leaf.kind == "cache":
+        if not leaf.differentiable:
             values[leaf.array.name] = jax.lax.stop_gradient(values[leaf.array.name])
     dims = {leaf.array.name: leaf.array.tensor.dims for leaf in program.leaves}
     forward = (statement for statement in program.statements if statement.section == "forward")

@@ -244,15 +244,16 @@ class _Reference:
         context = self.context
         leaves = [self.define(leaf.array.tensor) for leaf in context.flow.leaves]
         lines = unpack(leaves, "inputs", 1)
-        caches = {leaf.array for leaf in context.plan.program.leaves if leaf.kind == "cache"}
+        constant = {x.array: x for x in context.plan.program.leaves if not x.differentiable}
         for name, leaf in zip(leaves, context.flow.leaves, strict=True):
             if context.chunks(leaf) > 1:
                 lines += comments("All layers, from those of the stages' first chunks on", 1)
                 lines.append(f"    {name} = {name}.reshape(-1, *{name}.shape[2:])")
             if leaf.array.layout.unreduced:
                 lines += layout(f"{name} = ", _combined(name, leaf, int(leaf.loop is not None)), 1)
-            if leaf.array in caches:
-                lines.append(f"    {name} = jax.lax.stop_gradient({name})  # a cache")
+            if leaf.array in constant and leaf.array.tensor.dtype.kind == "float":
+                why = "frozen" if constant[leaf.array].frozen else "a cache"
+                lines.append(f"    {name} = jax.lax.stop_gradient({name})  # {why}")
         for array in context.flow.indices:
             (dim,) = array.tensor.dims
             lines += layout(f"{self.define(array.tensor)} = ", context.places(dim), 1)

@@ -286,9 +286,8 @@ def test_whole_models(name):
     ("old", "new", "why"),
     [
         ("layers L=2", "layers L", "L have no size"),
-        ("layers L=2", "prefetch W_in\nlayers L=2", "W_in are prefetched"),
         ("layers L=2", "schedule gpipe\nlayers L_Z=2", "layers L lie on stages"),
-        ("mesh X=4", "accumulate M=2\nmesh X=4", "it has an update"),
+        ("mesh X=4", "accumulate M\nmesh X=4", "M have no size"),
     ],
 )
 def test_what_is_left_to_the_rules_does_not_claim_to_be_optimal(old, new, why):

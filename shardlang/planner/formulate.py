@@ -30,11 +30,13 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Array, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
+from shardlang.passes.update import postpones
 from shardlang.planner.measure import measure
 from shardlang.planner.prices import Prices
 from shardlang.planner.problem import Free, Operation, Problem, UnplannableError
 from shardlang.planner.regions import COPY, Region, Regions
 from shardlang.planner.reshard import check_layout
+from shardlang.planner.update import add_update
 
 WIDEST = 9
 """The most places that one value is had in: the time grows as 3 to this power."""
@@ -101,17 +103,16 @@ def build(
             problem.add(_operation(s, "forward"), only=stated.get(id(s)))
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
+    add_update(problem, book)
     for section, number, carry in problem.regions.handing():
         for tensor, region in ((carry.entry, None), (carry.exit, number)):
             problem.at(tensor, section, region)
     gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
-    for array, section, region in had:
-        if gradients.get(array.name, array.name) in anywhere:
-            continue
-        value = problem.values[problem.at(array.tensor, section, region)]
-        terminal = value.state(array.layout)
-        if terminal != value.root and terminal not in value.terminals:
-            value.terminals.append(terminal)
+    chosen = set(gradients) if postpones(program) else set[str]()
+    chosen |= {
+        array.name for array, _, _ in had if gradients.get(array.name, array.name) in anywhere
+    }
+    _end(problem, [each for each in had if each[0].name not in chosen])
     for value in problem.values:
         if len(value.targets) + len(value.terminals) > WIDEST or len(value.sources) > WIDEST:
             raise UnplannableError(f"{value.tensor.name} is read in more than {WIDEST} places")
@@ -135,6 +136,15 @@ def _give(problem: Problem, book: Plan) -> None:
             problem.hand_on(section, number, carry)
         for region, tensor in ((number, carry.entry), (None, carry.exit)):
             problem.homes[region, tensor.name] = Array(tensor, carry.layout)
+
+
+def _end(problem: Problem, had: Iterable[tuple[Array, Pass, Region]]) -> None:
+    """Let values be had where they have to be."""
+    for array, section, region in had:
+        value = problem.values[problem.at(array.tensor, section, region)]
+        terminal = value.state(array.layout)
+        if terminal != value.root and terminal not in value.terminals:
+            value.terminals.append(terminal)
 
 
 def _number(block: Block | None) -> Region:
@@ -220,8 +230,6 @@ def _refuse(program: Program) -> None:
     for block in program.blocks:
         if block.pipeline is not None:
             raise UnplannableError(f"layers {block.dim} lie on stages")
-    if program.prefetch:
-        raise UnplannableError(f"{', '.join(sorted(program.prefetch))} are prefetched")
 
 
 def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:

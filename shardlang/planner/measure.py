@@ -21,25 +21,24 @@ from shardlang.ir.ops import (
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import Tensor
 from shardlang.planner.network import Distances, distances, Vector
-from shardlang.planner.prices import price_all
+from shardlang.planner.prices import price_plan
 from shardlang.planner.problem import Operation, Problem, Scale, Value
 from shardlang.planner.reshard import extent
 from shardlang.planner.states import COLLECTIVE, UNIT
 
 
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
-    """Add up the FLOPs of a device that count for T_math."""
+    """Add up the FLOPs of a device that count for T_math, those of all microbatches."""
     found = Fraction(0)
     for section, step in plan.steps():
         if step.is_compute and counts(step, section):
-            found += (flops(step) * step.times).evaluate(sizes).number or 0
+            found += (flops(step) * plan.times(section, step)).evaluate(sizes).number or 0
     return found
 
 
 def total_of(plan: Plan, problem: Problem) -> Fraction:
     """Give a plan's cost as the problem counts it: its price, and with a rate the time of its FLOPs."""
-    steps = (*plan.forward, *plan.backward)
-    found = price_all(steps, problem.mesh, problem.sizes, problem.prices)
+    found = price_plan(plan, problem.prices)
     if problem.rate is not None:
         found += work_of(plan, problem.sizes) / problem.rate
     return found

@@ -34,8 +34,9 @@ from shardlang.ir.ops import (
     Relayout,
     Slice,
 )
-from shardlang.ir.plan import Step
+from shardlang.ir.plan import Plan, Step
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
+from shardlang.passes.overlap import gathered_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +351,25 @@ def price_all(
         ),
         Fraction(0),
     )
+
+
+def price_plan(plan: Plan, prices: str | Prices = "link") -> Fraction:
+    """Add up what a plan's relayouts cost one device, those of its microbatches as often as there are some.
+
+    Of what is prefetched the last layer gathers once more, for nobody.
+    """
+    program = plan.program
+    sizes, early = program.sizes.known, {id(step) for step in gathered_ahead(plan)}
+    total = Fraction(0)
+    for section, step in plan.steps():
+        if isinstance(step.op, Relayout):
+            one = price(step.op, step.inputs[0], step.output, program.mesh, sizes, prices)
+            many = plan.times(section, step).evaluate(sizes).coefficient
+            if id(step) in early:
+                layers = step.times.evaluate(sizes).coefficient
+                many *= (layers + 1) / layers
+            total += one * many
+    return total
 
 
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:

@@ -99,7 +99,7 @@ class Operation:
     price: Fraction | None = None
     """What a stated collective costs."""
     held: Fraction = Fraction(0)
-    """Of a choice: the bytes held for each byte of the first value."""
+    """Of a choice, and of where a gradient ends: the bytes held for each byte of the first value."""
     region: Region = None
     """The block that repeats it."""
     during: Region = None
@@ -151,7 +151,7 @@ class Value:
     root: int | None = None
     region: Region = None
     times: int = 1
-    """How many there are: one a layer."""
+    """How many there are: one a layer, in each microbatch."""
     sources: list[int] = field(default_factory=list[int])
     targets: list[int] = field(default_factory=list[int])
     terminals: list[int] = field(default_factory=list[int])
@@ -253,6 +253,11 @@ class Problem:
         if self.late():
             raise OutOfTimeError
 
+    def times(self, section: Pass, region: Region) -> int:
+        """Give how often a region's lines of a pass are done in a step: in each layer of each microbatch."""
+        many = None if section == "update" else self.program.microbatches
+        return self.regions.times(region) * (1 if many is None else self.sizes.get(many.name, 1))
+
     def original(self, tensor: Tensor) -> Tensor:
         """Give the value that a tensor is, through all its names."""
         while tensor.name in self.alias:
@@ -281,12 +286,24 @@ class Problem:
             self._join(self.found[key])
         return self.found[key]
 
+    def once(self, tensor: Tensor, region: Region) -> int:
+        """Add a value of the update: it is behind all microbatches, and has no place in a pass."""
+        self.on_time()
+        graph = self._graph(tensor)
+        codes = graph.space.states()
+        times = self.times("update", region)
+        place = {code: i for i, code in enumerate(codes)}
+        self.values.append(Value(tensor, "update", graph, codes, place, region=region, times=times))
+        return len(self.values) - 1
+
     def _value(self, tensor: Tensor, section: Pass, region: Region) -> Value:
         again = section == "backward" and tensor.name in self.split
         graph = self._graph(tensor, () if again else self.made.get(tensor.name, ()))
         codes = graph.space.states()
         place = {code: i for i, code in enumerate(codes)}
-        times = self.regions.times(region)
+        times = self.times(section, region)
+        if tensor.name in self.program.prefetch:  # the last layer gathers once more, for nobody
+            times += self.times(section, None)
         value = Value(tensor, section, graph, codes, place, region=region, times=times)
         home = self.homes.get((region, tensor.name))
         ends = self.open.get((region, tensor.name), ())
@@ -493,7 +510,7 @@ class Problem:
         made.states = [np.array([code]) for code in ends]
         made.work = {0: Fraction(0)}
         paid = price(only.op, before, after, self.mesh, self.sizes, self.prices)
-        made.price = paid * self.regions.times(made.region)
+        made.price = paid * self.times(made.section, made.region)
 
     def _work(self, made: Operation) -> dict[int, Fraction]:
         """Give the FLOPs by split; for times, those alone that count for T_math."""
@@ -504,7 +521,7 @@ class Problem:
         assert whole is not None
         if self.rate is not None and not counts(step, made.section):
             whole = Fraction(0)
-        whole *= self.regions.times(made.region)
+        whole *= self.times(made.section, made.region)
         axes = self.mesh.axes
         return {
             split: whole / prod(info.size or 1 for a, info in enumerate(axes) if split >> a & 1)

@@ -27,7 +27,7 @@ from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.formulate import build
 from shardlang.planner.measure import total_of
-from shardlang.planner.prices import price_all, Prices
+from shardlang.planner.prices import price_plan, Prices
 from shardlang.planner.problem import OutOfTimeError, Problem, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search, Start
@@ -142,13 +142,14 @@ def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Frac
     """
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
     math = least = Fraction(0)
-    comms = price_all((*plan.forward, *plan.backward), mesh, sizes, prices)
+    comms = price_plan(plan, prices)
     devices = prod(info.size or 1 for info in mesh.axes)
     for section, step in plan.steps():
         if counts(step, section):
-            math += ((flops(step) * step.times).evaluate(sizes).number or 0) / rate
-            layers = step.times.evaluate(sizes).number or 1
-            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2 * layers
+            times = plan.times(section, step)
+            math += ((flops(step) * times).evaluate(sizes).number or 0) / rate
+            many = times.evaluate(sizes).number or 1
+            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2 * many
             least += Fraction(whole) / devices / rate
     return math, comms, least
 

@@ -339,3 +339,19 @@ def test_emitted_steps_are_those_of_the_book_plan(name):
     assert losses[1] < losses[0]
     for each, x in expected.items():
         np.testing.assert_allclose(parameters[each], x, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", ["book", "optimal"])
+@pytest.mark.parametrize("name", ["fsdp tp zero 1", "layers, prefetched"])
+def test_explanations_count_what_a_step_moves(name, strategy):
+    """The bytes of each collective are those of all microbatches and layers: together they are the total."""
+    source = sl.parse(text_of(name))
+    found = sl.explain(source, strategy=strategy, objective="bytes", prices="link", sub_axes=False)
+    plan = lower(source)
+    if strategy == "optimal":
+        plan = best_plan(source, objective="bytes", sub_axes=False)
+
+    assert found.total == sum(each.bytes or 0 for each in found.collectives) == moved(plan)
+    assert any(each.section == "update" for each in found.collectives) == any(
+        step.is_collective for step in plan.update
+    )

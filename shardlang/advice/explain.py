@@ -242,7 +242,7 @@ def explain(
     elif known:
         best = searched()
         compared = None if best.proof is None else _against(book, best, worth)
-    whole = bytes_of(plan, (step for _, step in collectives(plan)), prices)
+    whole = bytes_of(plan, collectives(plan), prices)
     number = whole.value({})
     total = worth(plan) if known else number
     return Explanation(
@@ -283,18 +283,18 @@ def _sizeless(program: Program) -> list[str]:
 
 
 def _pass_of(plan: Plan, step: Step) -> Pass:
-    return "forward" if any(step is each for each in plan.forward) else "backward"
+    return next(section for section, each in plan.steps() if each is step)
 
 
 def _reasoned(plan: Plan, section: Pass, step: Step, prices: Prices) -> Reasoned:
-    formula = bytes_of(plan, (step,), prices)
+    formula = bytes_of(plan, ((section, step),), prices)
     return Reasoned(
         section,
         statement(step),
         type(step.op).__name__,
         step.output.name,
         tuple(axis.name for axis in getattr(step.op, "axes", ())),
-        str(bytes_of(plan, (step,), prices, numbers=False)),
+        str(bytes_of(plan, ((section, step),), prices, numbers=False)),
         formula.value({}),
         step.critical,
         step.rule,

@@ -19,6 +19,7 @@ from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
+from shardlang.passes.stages import sends
 from shardlang.planner.problem import Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
 from shardlang.planner.regions import COPY, Region
@@ -352,7 +353,7 @@ class Builder:
         for array in wanted:
             if self.owner.get(array.name) == region:
                 self.obtain(array, None)
-        self.steps[self.section] += self.body
+        self.steps[self.section] += [*self.body, *sends(block)]
         self.body, self.block = [], None
         names = {carry.exit.name for carry in block.carries}
         for index, value in enumerate(self.problem.values):

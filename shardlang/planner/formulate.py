@@ -32,7 +32,7 @@ from shardlang.ir.types import Array, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.passes.update import postpones
 from shardlang.planner.measure import measure
-from shardlang.planner.prices import Prices
+from shardlang.planner.prices import price_sent, Prices
 from shardlang.planner.problem import Free, Operation, Problem, UnplannableError
 from shardlang.planner.regions import COPY, Region, Regions
 from shardlang.planner.reshard import check_layout
@@ -67,7 +67,9 @@ def build(
     """
     program = book.program
     _refuse(program)
-    mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
+    stages = () if program.pipeline is None else program.pipeline.axes
+    axes = (info for info in program.mesh.axes if info.size != 1 and info.axis not in stages)
+    mesh = Mesh(tuple(axes))
     problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean, late=late)
     again = not program.save.everything and not forward_only
     if not forward_only:
@@ -80,6 +82,7 @@ def build(
     outputs = {array.name: array for array in book.outputs}
     lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
     problem.regions = Regions.read(book, lines, in_place=in_place)
+    problem.sent = price_sent(book, prices)
     _give(problem, book)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
@@ -227,9 +230,9 @@ def _refuse(program: Program) -> None:
     """Raise `UnplannableError` for what only the rules lower."""
     if program.explicit:
         raise UnplannableError("the program's lines are its steps")
-    for block in program.blocks:
-        if block.pipeline is not None:
-            raise UnplannableError(f"layers {block.dim} lie on stages")
+    stages = () if program.pipeline is None else program.pipeline.axes
+    if program.zero is not None and not set(stages).isdisjoint(program.zero.axes):
+        raise UnplannableError("the optimizer's state is split over the stages")
 
 
 def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:

@@ -50,10 +50,11 @@ def best_of_parts(
         return best
     if sub_axes is None:
         end = min(end, monotonic() + EXTRA)
+    stages = set[Axis]() if program.pipeline is None else set(program.pipeline.axes)
     meshes = [
         each
         for each in finest(program, most=None if sub_axes else FEW)
-        if _same_states(program, refine(program, *each), each[1])
+        if stages.isdisjoint(each[1]) and _same_states(program, refine(program, *each), each[1])
     ]
     for index, (mesh, parts) in enumerate(meshes):
         left = (end - monotonic()) / (len(meshes) - index)

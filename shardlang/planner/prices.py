@@ -372,6 +372,14 @@ def price_plan(plan: Plan, prices: str | Prices = "link") -> Fraction:
     return total
 
 
+def price_sent(plan: Plan, prices: str | Prices = "link") -> Fraction:
+    """Add up what the stages of a plan's pipeline send one another."""
+    forward, backward = (
+        tuple(step for step in steps if step.sends) for steps in (plan.forward, plan.backward)
+    )
+    return price_plan(replace(plan, forward=forward, backward=backward, update=()), prices)
+
+
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:
     """Give the mesh's axes with the sizes that are known filled in; the map wins over the mesh."""
     return tuple(replace(info, size=known.get(info.axis.name, info.size)) for info in mesh.axes)

@@ -228,6 +228,8 @@ class Problem:
     )
     split: frozenset[str] = frozenset()
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
+    sent: Fraction = Fraction(0)
+    """What stages of a pipeline send one another costs: the same in every plan."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
@@ -289,7 +291,9 @@ class Problem:
     def once(self, tensor: Tensor, region: Region) -> int:
         """Add a value of the update: it is behind all microbatches, and has no place in a pass."""
         self.on_time()
-        graph = self._graph(tensor)
+        graph = layouts(
+            Array(tensor, Layout.replicated(len(tensor.dims))), self.mesh, self.sizes, self.prices
+        )
         codes = graph.space.states()
         times = self.times("update", region)
         place = {code: i for i, code in enumerate(codes)}
@@ -313,7 +317,14 @@ class Problem:
 
     def _graph(self, tensor: Tensor, made: tuple[tuple[Layout, Layout], ...] = ()) -> Layouts:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
-        graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
+        graph = layouts(
+            array,
+            self.mesh,
+            self.sizes,
+            self.prices,
+            made=made,
+            permutes=self.program.pipeline is None,
+        )
         if len(graph.space.states()) > LARGEST:
             raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         return graph

@@ -123,7 +123,8 @@ def solve(
     plans = [build_plan(problem, folded.trees, found.ways, book)]
     if kept is None and not lean and not in_place:
         plans += task.books
-    return _proven(plans, problem, int(found.bound) // problem.scale.digit * problem.scale.unit)
+    least = int(found.bound) // problem.scale.digit * problem.scale.unit
+    return _proven(plans, problem, least + problem.sent)
 
 
 def _proven(plans: Sequence[Plan], problem: Problem, least: Fraction) -> Plan:
@@ -143,7 +144,8 @@ def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Frac
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
     math = least = Fraction(0)
     comms = price_plan(plan, prices)
-    devices = prod(info.size or 1 for info in mesh.axes)
+    stages = () if plan.program.pipeline is None else plan.program.pipeline.axes
+    devices = prod(info.size or 1 for info in mesh.axes if info.axis not in stages)
     for section, step in plan.steps():
         if counts(step, section):
             times = plan.times(section, step)

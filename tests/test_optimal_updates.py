@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import exhaustive
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from simulator import check_numbers
 from test_optimal import brute, FORMS, Small
+from test_optimal_blocks import block, body
 from test_train import load, optimizers, SCHEMES
 from test_train import program as scheme_program
 
@@ -184,6 +187,69 @@ def test_small_steps_against_brute_force(batch):
         assert proof.cost == moved(plan), text
         scaled = proof.cost / 2 * exhaustive.SCALE
         found = step.least(int(scaled))
+
+        assert found == scaled, f"seed {seed}\n{text}\n{print_plan(plan)}"
+
+
+# --- Stages
+
+
+def stage(seed: int) -> tuple[Small, str, int]:
+    """Draw a block on two stages with a parameter of its own for each product, its text, and its microbatches.
+
+    Of the small program's `layers` each stage has so many.
+    """
+    small, many = body("two weights", seed), random.Random(f"stage {seed}").choice((1, 3))
+    mesh, *lines = block(replace(small, layers=2 * small.layers)).splitlines()
+    text = "\n".join([f"{mesh}, Z=2", f"accumulate i={many}", "schedule 1f1b", *lines]) + "\n"
+    return small, text.replace("layers L=", "layers L_Z=").replace(": [L, ", ": [L_Z, "), many
+
+
+def least_of_stage(small: Small, many: int, limit: int) -> int | None:
+    """The least cost up to a limit of what a stage moves in a step, and of what it sends both ways.
+
+    Within a stage nothing is permuted. Gradients end in every layout that their parameter's axis splits, and
+    their means, of 4 bytes, are brought home once a layer.
+    """
+    mesh = dict(small.axes)
+    both = replace(small, network="still").both_passes()
+    shards = exhaustive.local_shape(small.homes["a"][0], small.shape("a"), mesh)
+    assert shards is not None
+    sent = 2 * many * prod(shards) * exhaustive.SCALE
+    choices: list[list[tuple[exhaustive.State, int]]] = []
+    for name in ("W", "b"):
+        home = small.homes[name]
+        own = {axis for axes in home[0] for axis in axes}
+        pool = exhaustive.all_states(small.shape(name), small.axes)
+        ends = [s for s in pool if own <= {axis for axes in s[0] for axis in axes}]
+        paid = [2 * small.layers * small.distance(name, end, home) for end in ends]
+        choices.append(list(zip(ends, paid, strict=True)))
+    best: int | None = None
+    for (one, first), (two, second) in itertools.product(*choices):
+        behind = sent + first + second
+        left = (limit if best is None else best - 1) - behind
+        if left >= 0:
+            ends = {name: end for name, end in both.ends.items() if name in ("o", "da")}
+            each = replace(both, ends={**ends, "dW": one, "db": two}, layers=small.layers * many)
+            found = brute(each, left)
+            best = best if found is None else found + behind
+    return best
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_stages_against_brute_force(batch, monkeypatch):
+    """Every joint choice of layouts within a stage is tried, of gradients' ends too; what is sent lies where it does."""
+    still = replace(exhaustive.NETWORKS["link"], permute=lambda b, a, n: 10**6 * exhaustive.SCALE)
+    monkeypatch.setitem(exhaustive.NETWORKS, "still", still)
+    for seed in range(batch * 4, batch * 4 + 4):
+        small, text, many = stage(seed)
+        plan = best_plan(sl.parse(text), keep_gathered=False, budget=30, sub_axes=False)
+        proof = plan.proof
+        assert proof is not None, text
+        assert proof.optimal, text
+        assert proof.cost == moved(plan), text
+        scaled = proof.cost / 2 * exhaustive.SCALE
+        found = least_of_stage(small, many, int(scaled))
 
         assert found == scaled, f"seed {seed}\n{text}\n{print_plan(plan)}"
 

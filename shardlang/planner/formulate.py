@@ -32,7 +32,7 @@ from shardlang.ir.types import Array, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
 from shardlang.passes.update import postpones
 from shardlang.planner.measure import measure
-from shardlang.planner.prices import price_sent, Prices
+from shardlang.planner.prices import price_plan, Prices
 from shardlang.planner.problem import Free, Operation, Problem, UnplannableError
 from shardlang.planner.regions import COPY, Region, Regions
 from shardlang.planner.reshard import check_layout
@@ -82,7 +82,7 @@ def build(
     outputs = {array.name: array for array in book.outputs}
     lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
     problem.regions = Regions.read(book, lines, in_place=in_place)
-    problem.sent = price_sent(book, prices)
+    problem.sent = _sent(problem, book)
     _give(problem, book)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
@@ -139,6 +139,16 @@ def _give(problem: Problem, book: Plan) -> None:
             problem.hand_on(section, number, carry)
         for region, tensor in ((number, carry.entry), (None, carry.exit)):
             problem.homes[region, tensor.name] = Array(tensor, carry.layout)
+
+
+def _sent(problem: Problem, book: Plan) -> Fraction:
+    """Add up what stages send one another in layouts that the text gives."""
+    stated = problem.regions.stated
+    forward, backward = (
+        tuple(step for step in steps if step.sends and step.output.name in stated)
+        for steps in (book.forward, book.backward)
+    )
+    return price_plan(replace(book, forward=forward, backward=backward, update=()), problem.prices)
 
 
 def _end(problem: Problem, had: Iterable[tuple[Array, Pass, Region]]) -> None:

@@ -65,6 +65,8 @@ def _units(problem: Problem, added: Sequence[Sequence[Fraction]]) -> tuple[Fract
             unit = unit if rate is None else _gcd(unit, amount / rate)
         if operation.price is not None:
             unit = _gcd(unit, operation.price)
+        for amount in set(operation.sent):
+            unit = _gcd(unit, amount)
     for amount in {amount for row in added for amount in row}:
         work = _gcd(work, amount)
     return unit or Fraction(1), work or Fraction(1)
@@ -118,6 +120,9 @@ def measure(problem: Problem, book: Plan) -> None:
         if problem.lean and (operation.op is not None or operation.held):
             units = _held(problem, operation) * float(problem.lean / problem.scale.unit)
             operation.cost += np.minimum(np.floor(units) * digit, problem.most)
+        if operation.sent:
+            units = [float(amount // problem.scale.unit * digit) for amount in operation.sent]
+            operation.cost = np.minimum(operation.cost + np.array(units), problem.most)
         if operation.price is not None:
             count = FINEST if isinstance(operation.op, Collective) else 0
             operation.cost += float(operation.price // unit * digit + count)

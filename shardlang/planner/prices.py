@@ -35,6 +35,7 @@ from shardlang.ir.ops import (
     Slice,
 )
 from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
 from shardlang.passes.overlap import gathered_ahead
 
@@ -362,22 +363,17 @@ def price_plan(plan: Plan, prices: str | Prices = "link") -> Fraction:
     sizes, early = program.sizes.known, {id(step) for step in gathered_ahead(plan)}
     total = Fraction(0)
     for section, step in plan.steps():
-        if isinstance(step.op, Relayout):
-            one = price(step.op, step.inputs[0], step.output, program.mesh, sizes, prices)
-            many = plan.times(section, step).evaluate(sizes).coefficient
-            if id(step) in early:
-                layers = step.times.evaluate(sizes).coefficient
-                many *= (layers + 1) / layers
-            total += one * many
+        one = price_step(step, program, prices)
+        batches = plan.times(section, step) / step.times
+        total += one * batches.evaluate(sizes).coefficient
+        if id(step) in early:
+            total += one * (batches / step.times).evaluate(sizes).coefficient
     return total
 
 
-def price_sent(plan: Plan, prices: str | Prices = "link") -> Fraction:
-    """Add up what the stages of a plan's pipeline send one another."""
-    forward, backward = (
-        tuple(step for step in steps if step.sends) for steps in (plan.forward, plan.backward)
-    )
-    return price_plan(replace(plan, forward=forward, backward=backward, update=()), prices)
+def price_step(step: Step, program: Program, prices: str | Prices = "link") -> Fraction:
+    """Give what a relayout costs one device in a microbatch, in all layers in which it is done."""
+    return price_all((step,), program.mesh, program.sizes.known, prices)
 
 
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:

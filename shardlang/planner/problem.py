@@ -37,11 +37,12 @@ from shardlang.ir.ops import (
     Relayout,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Carry, Program
+from shardlang.ir.program import Block, Carry, Program
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import gradient_of
+from shardlang.passes.stages import sends
 from shardlang.planner.network import Distances, Flags, Network, Places, Vector
-from shardlang.planner.prices import price, Prices
+from shardlang.planner.prices import price, price_step, Prices
 from shardlang.planner.regions import Region, Regions
 from shardlang.planner.reshard import Layouts, layouts
 from shardlang.planner.states import Space
@@ -98,6 +99,8 @@ class Operation:
     """The FLOPs of a device, by the axes that divide the work."""
     price: Fraction | None = None
     """What a stated collective costs."""
+    sent: list[Fraction] = field(default_factory=list[Fraction])
+    """Of what stages of a pipeline send one another: what that costs, by way."""
     held: Fraction = Fraction(0)
     """Of a choice, and of where a gradient ends: the bytes held for each byte of the first value."""
     region: Region = None
@@ -229,7 +232,7 @@ class Problem:
     split: frozenset[str] = frozenset()
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
     sent: Fraction = Fraction(0)
-    """What stages of a pipeline send one another costs: the same in every plan."""
+    """What stages of a pipeline send one another in layouts that the text gives: the same in every plan."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
@@ -362,6 +365,7 @@ class Problem:
         its own, the backward pass gets it there.
         """
         choice = self.choose(carry.entry, section, held=Fraction(1), region=number)
+        self._sent(choice, self.regions.loops[section, number], carry)
         for region, given, asked in (
             (number, carry.entry, carry.exit),
             (None, carry.exit, carry.entry),
@@ -372,6 +376,18 @@ class Problem:
             ends.append(Open(choice, source=False, section=section))
             if section == "forward":
                 ends.append(Open(choice, source=True, section="backward"))
+
+    def _sent(self, choice: int, block: Block, carry: Carry) -> None:
+        """Price what a stage sends in each layout."""
+        if block.pipeline is None:
+            return
+        made = self.operations[choice]
+        space = self._graph(carry.exit).space
+        for way in made.ways:
+            own = replace(carry, layout=space.decode(way.result))
+            (step,) = sends(replace(block, carries=(own,)))
+            paid = price_step(step, self.program, self.prices)
+            made.sent.append(paid * self.times(made.section, None))
 
     def connect(self, op: int, end: int, value: int, *, source: bool) -> None:
         """Make a slot between an end of an operation and a value."""

@@ -31,8 +31,7 @@ class Regions:
     `owner` has the values of one block alone by name; names in `handed` are another value in the
     block, by its number, that hands them on than outside of it. `loops` are the blocks of each pass as
     the book plan has them, and `layers` how many layers each has on a device. Of what blocks hand on, `stated` are
-    the names of which the text says where they lie, as they enter the block or as its lines end, and all that
-    stages send one another.
+    the names of which the text says where they lie, as they enter the block or as its lines end.
     """
 
     owner: dict[str, int] = field(default_factory=dict[str, int])
@@ -94,8 +93,7 @@ class Regions:
             if block.pipeline is not None:
                 stages = block.pipeline.stages.evaluate(program.sizes.known)
                 found.layers[number] //= int(stages.coefficient)
-            sent = block.pipeline is not None
-            found.stated |= found.handed[number] if sent else _stated(program, block)
+            found.stated |= _stated(program, block)
             own = {leaf.array.name for leaf in stack(program, block)}
             own |= {s.result.name for s in program.statements if s.block == block and not relays(s)}
             own |= {

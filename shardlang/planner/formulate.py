@@ -1,9 +1,9 @@
 """Writes a program as a problem of choice: which operations and values it has, and where they end.
 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
-gradients as their leaves live, and values in every layout that the text declares. A parameter whose
-copies may be kept from the forward to the backward pass is one value in both, as everything else is;
-others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
+gradients as their leaves live (in a training step where `update` lets them), and values in every layout
+that the text declares. A parameter whose copies may be kept from the forward to the backward pass is
+one value in both, as everything else is; others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
 those that are named are passed on, and the others made again (`_Again`). A value that is compared with
 its own maximum is reduced once, before it is copied, so that both have the same bits. A copy is the value
 that it is a copy of, and equal operations of equal values make one value (`_same_values`): it is

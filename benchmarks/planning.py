@@ -1,8 +1,9 @@
 """Print how long the best plans of layers take to find, how sure they are, and what they save.
 
 Forward and backward together, at the `link` prices; seconds are CPU time. `gap` is how far above the
-least the plan can be at most; `of book` is its bytes over those of the book plan. With `--growth`, it
-prints instead how time and peak memory grow with axes, dims and layers, a process each.
+least the plan can be at most; `of book` is its bytes over those of the book plan. The second table is of
+training steps of 8 microbatches; `--steps` prints that alone. With `--growth`, it prints instead how time and
+peak memory grow with axes, dims and layers, a process each.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
 
 import shardlang as sl
 from shardlang.ir.plan import Plan
-from shardlang.planner.prices import price_all
+from shardlang.planner.prices import price_plan
 from shardlang.planner.program import plan_program
 
 AXES = {
@@ -61,6 +64,28 @@ PROGRAMS = (
     ("attention", 4, ATTENTION),
     ("attention + mlp", 4, ATTENTION + GATED.replace("{x}", "y")),
 )
+FSDP, ZERO = (
+    "optimizer adamw\naccumulate M=8\n",
+    "optimizer adamw, zero {} over {}\naccumulate M=8\n",
+)
+STEPS = (
+    ("mlp, fsdp", 2, MLP, FSDP),
+    ("mlp, zero 1", 2, MLP.replace("D_d", "D"), ZERO.format(1, "X")),
+    ("mlp, zero 2", 2, MLP.replace("D_d", "D"), ZERO.format(2, "X")),
+    ("mlp, fsdp", 3, MLP, FSDP),
+    ("gated mlp, fsdp", 3, GATED.replace("{x}", "x"), FSDP),
+    ("gated mlp, zero 1", 3, GATED.replace("{x}", "x").replace("D_d", "D"), ZERO.format(1, "X")),
+    ("attention, fsdp", 2, ATTENTION, FSDP),
+    ("attention, zero 1", 2, ATTENTION.replace("D_d", "D"), ZERO.format(1, "X")),
+    ("both, fsdp", 2, ATTENTION + GATED.replace("{x}", "y"), FSDP),
+    (
+        "both, zero 1",
+        3,
+        (ATTENTION + GATED.replace("{x}", "y")).replace("D_d", "D"),
+        ZERO.format(1, "XZ"),
+    ),
+)
+"""Training steps: name, axes, a layer, and what is declared of a step."""
 GROWTH = {
     "axes": [(axes, 3, 1) for axes in (1, 2, 3, 4)],
     "dims": [(3, rank, 1) for rank in (2, 3, 4, 5)],
@@ -69,15 +94,15 @@ GROWTH = {
 """By what grows: the numbers of axes, of dims of an activation, and of layers of two products."""
 
 
-def program(axes: int, body: str, batch: int) -> str:
-    """Write a layer for a mesh of so many axes."""
+def program(axes: int, body: str, batch: int, step: str = "") -> str:
+    """Write a layer for a mesh of so many axes, with what is declared of a training step."""
     mesh, data, model, positions = AXES[axes]
     body = body.replace("_s", positions)
     for mark, names in (("_d", data), ("_m", model)):
         body = body.replace(f"{mark}]", f"_{names}]").replace(f"{mark},", f"_{names},")
     used = {"B": batch, "T": 4096, "D": 8192, "F": 28672, "N": 8, "G": 8, "K": 128}
     dims = ", ".join(f"{d}={n}" for d, n in used.items() if d in body)
-    return f"mesh {mesh}\ndims {dims}\ninput x: [B_{data}, T{positions}, D_{model}]\n{body}"
+    return f"mesh {mesh}\ndims {dims}\n{step}input x: [B_{data}, T{positions}, D_{model}]\n{body}"
 
 
 def stack(axes: int, rank: int, layers: int) -> str:
@@ -123,9 +148,33 @@ def one(axes: int, rank: int, layers: int, budget: float) -> None:
 
 
 def moved(plan: Plan) -> Fraction:
-    """Add up the bytes that a device moves."""
-    program = plan.program
-    return price_all((*plan.forward, *plan.backward), program.mesh, program.sizes.known)
+    """Add up the bytes that a device moves, in a step of training those of all microbatches."""
+    return price_plan(plan)
+
+
+def table(rows: Sequence[tuple[str, int, str]], budget: float) -> None:
+    """Print a line a program: its name, its axes, and its text."""
+    print(
+        f"{'program':<18}{'axes':>4}{'steps':>7}{'seconds':>10}{'gap':>10}{'bytes':>14}{'of book':>9}"
+    )
+    ratios: list[float] = []
+    for name, axes, text in rows:
+        resolved = sl.parse(text)
+        book = moved(sl.lower(resolved))
+        start = time.process_time()
+        plan = plan_program(resolved, budget=budget)
+        seconds = time.process_time() - start
+        proof = plan.proof
+        gap = "none" if proof is None else f"{float(proof.gap):.2%}"
+        ratio = float(moved(plan) / book)
+        ratios.append(ratio)
+        steps = sum(1 for _ in plan.steps())
+        print(
+            f"{name:<18}{axes:>4}{steps:>7}{seconds:>10.3f}{gap:>10}"
+            f"{float(moved(plan)):>14.4g}{ratio:>9.3f}",
+            flush=True,
+        )
+    print(f"bytes of book, geometric mean: {prod(ratios) ** (1 / len(ratios)):.3f}")
 
 
 def main() -> int:
@@ -133,6 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a program (60)")
     parser.add_argument("--batch", type=int, default=32, help="sequences of 4096 positions (32)")
+    parser.add_argument("--steps", action="store_true", help="print the training steps alone")
     parser.add_argument("--growth", action="store_true", help="print how time and memory grow")
     parser.add_argument("--one", type=int, nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -143,30 +193,13 @@ def main() -> int:
         grow(given.budget)
         return 0
     plan_program(sl.parse("mesh X=2\ndims B=2, D=2, F=2\nx[B_X, D] ·_D W[D, F] -> y[B_X, F]\n"))
-    print(
-        f"{'program':<18}{'axes':>4}{'steps':>7}{'seconds':>10}{'gap':>10}{'bytes':>14}{'of book':>9}"
-    )
-    ratios: list[float] = []
-    for name, axes, body in PROGRAMS:
-        resolved = sl.parse(program(axes, body, given.batch))
-        book = moved(sl.lower(resolved))
-        start = time.process_time()
-        plan = plan_program(resolved, budget=given.budget)
-        seconds = time.process_time() - start
-        proof = plan.proof
-        gap = "none" if proof is None else f"{float(proof.gap):.2%}"
-        ratio = float(moved(plan) / book)
-        ratios.append(ratio)
-        steps = len(plan.forward) + len(plan.backward)
-        print(
-            f"{name:<18}{axes:>4}{steps:>7}{seconds:>10.3f}{gap:>10}"
-            f"{float(moved(plan)):>14.4g}{ratio:>9.3f}",
-            flush=True,
+    if not given.steps:
+        table(
+            [(n, axes, program(axes, body, given.batch)) for n, axes, body in PROGRAMS],
+            given.budget,
         )
-    product = 1.0
-    for ratio in ratios:
-        product *= ratio
-    print(f"bytes of book, geometric mean: {product ** (1 / len(ratios)):.3f}")
+    steps = [(n, axes, program(axes, body, given.batch, step)) for n, axes, body, step in STEPS]
+    table(steps, given.budget)
     return 0
 
 

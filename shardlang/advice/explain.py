@@ -88,8 +88,8 @@ class Explanation:
     """A plan explained; `str()` gives what `shardlang explain` prints.
 
     `total` and `bound` are in the objective's unit (bytes, or seconds), None where sizes are missing
-    or nothing was searched. They and `formula` are of both passes, of which `counts` says more where a step has
-    several microbatches or an update. `compared` is the book's plan, or the optimal one for a plan of `book`.
+    or nothing was searched. They and `formula` are of both passes of a batch, or of what `counts` says: all microbatches,
+    the update. `compared` is the book's plan, or the optimal one for a plan of `book`.
     """
 
     strategy: str
@@ -245,8 +245,7 @@ def explain(
     elif known:
         best = searched()
         compared = None if best.proof is None else _against(book, best, worth)
-    counted = (step for section, step in collectives(plan) if section != "update")
-    whole = bytes_of(plan, counted, prices)
+    whole = bytes_of(plan, collectives(plan), prices)
     number = whole.value({})
     total = worth(plan) if known else number
     return Explanation(
@@ -266,20 +265,18 @@ def explain(
 
 
 def _counts(plan: Plan, objective: Objective) -> str | None:
-    """Say what of a step the total counts, where that is not all of it."""
+    """Say what the total is of, where that is more than both passes of a batch."""
     many, stages = plan.program.microbatches, plan.program.pipeline
     if many is None and not plan.update:
         return None
     size = plan.program.sizes.known.get(many.name) if many is not None else None
     named = "" if many is None else f"{many}={size}" if size is not None else str(many)
-    what = f"one of {named} microbatches" if many is not None else "a batch"
-    where = "" if stages is None else " on a stage"
-    left = [
-        *(["the bubble"] if stages is not None and objective != "bytes" else []),
-        *(["the update"] if plan.update else []),
-    ]
-    without = f", without {' and '.join(left)}" if left else ""
-    return f"{what}{where}{without}; `shardlang cost` has the figures of a step"
+    what = "a batch" if many is None else f"all {named} microbatches"
+    whole = f"{what} and the update" if plan.update else what
+    if stages is None:
+        return whole
+    without = "" if objective == "bytes" else ", without the bubble"
+    return f"{whole}, on a stage{without}; `shardlang cost` has the rest of a step"
 
 
 def _why_book(program: Program) -> str | None:
@@ -305,18 +302,18 @@ def _sizeless(program: Program) -> list[str]:
 
 
 def _pass_of(plan: Plan, step: Step) -> Pass:
-    return "forward" if any(step is each for each in plan.forward) else "backward"
+    return next(section for section, each in plan.steps() if each is step)
 
 
 def _reasoned(plan: Plan, section: Pass, step: Step, prices: Prices) -> Reasoned:
-    formula = bytes_of(plan, (step,), prices)
+    formula = bytes_of(plan, ((section, step),), prices)
     return Reasoned(
         section,
         statement(step),
         type(step.op).__name__,
         step.output.name,
         tuple(axis.name for axis in getattr(step.op, "axes", ())),
-        str(bytes_of(plan, (step,), prices, numbers=False)),
+        str(bytes_of(plan, ((section, step),), prices, numbers=False)),
         formula.value({}),
         step.critical,
         step.rule,
@@ -375,7 +372,7 @@ class _Text:
             "time": "T_overlapped",
         }[found.objective]
         yield f"objective  {what}, by {found.prices} prices"
-        many = sum(each.section != "update" for each in found.collectives)
+        many = len(found.collectives)
         count = f"{many or 'no'} collective{'' if many == 1 else 's'}"
         if found.total is None:
             yield from self.wrapped("total      ", f"{found.formula} in {count}")

@@ -28,6 +28,7 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Mesh
+from shardlang.passes.overlap import gathered_ahead
 from shardlang.planner.prices import sized
 from shardlang.planner.reshard import Layouts, layouts, steps_along
 
@@ -485,10 +486,22 @@ def priced(step: Step, model: Model, mesh: Mesh) -> Formula:
     return bytes_moved(model, step, moved)
 
 
-def bytes_of(plan: Plan, steps: Iterable[Step], model: str, *, numbers: bool = True) -> Formula:
-    """Add up the bytes of steps in a model's name, with a plan's sizes put in if `numbers`."""
+def bytes_of(
+    plan: Plan, steps: Iterable[tuple[Pass, Step]], model: str, *, numbers: bool = True
+) -> Formula:
+    """Add up the bytes of steps in a model's name, with a plan's sizes put in if `numbers`.
+
+    Each counts as often as it is done in a step of training; what is prefetched is gathered once more.
+    """
     mesh = Mesh(tuple(info for info in plan.program.mesh.axes if info.size != 1))
-    total = Formula.sum(priced(step, MODELS[model], mesh) * step.times for step in steps)
+    early = {id(step) for step in gathered_ahead(plan)}
+    parts: list[Formula] = []
+    for section, step in steps:
+        one, times = priced(step, MODELS[model], mesh), plan.times(section, step)
+        parts.append(one * times)
+        if id(step) in early:
+            parts.append(one * (times / step.times))
+    total = Formula.sum(parts)
     if not numbers:
         return total
     sizes = {name: Fraction(size) for name, size in plan.program.sizes.known.items()}

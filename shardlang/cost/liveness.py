@@ -193,10 +193,9 @@ def _stacked(
     found: list[Moment] = []
     for place, moment in enumerate(moments):
         found += [before[place]] if place in before else []
-        if moment.turn in ("forward", "backward"):
-            new = frozenset(array for array in moment.makes if (array, moment.turn) not in stacks)
-            moment = replace(moment, makes=new)
-        found.append(moment)
+        made = {(array, moment.turn) for array in moment.makes} & stacks
+        parts = frozenset(array for array, turn in made if turn != "loss")
+        found.append(replace(moment, makes=moment.makes - parts))
         found += [behind[place]] if place in behind else []
     return found
 

@@ -48,9 +48,8 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Axis, promote
 from shardlang.passes.leaves import not_used, not_weights
-from shardlang.passes.live import runs
 from shardlang.passes.normal import without_axes
-from shardlang.passes.overlap import ahead, apart
+from shardlang.passes.overlap import apart, gathered_ahead
 from shardlang.passes.stages import stage_sums
 from shardlang.source import Source, Span
 
@@ -102,9 +101,7 @@ class Pricing:
             given=tuple(named),
         )
         self.roofline = hbm
-        passes = (plan.forward, plan.backward)
-        bodies = (run for steps in passes for block, run in runs(steps) if block is not None)
-        self.early = frozenset(id(step) for run in bodies for step in ahead(plan.program, run))
+        self.early = frozenset(map(id, gathered_ahead(plan)))
         self.single = single
         self.plan = plan
         self.hardware = hardware

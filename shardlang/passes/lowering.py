@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from shardlang.ir.ops import Compute, Permute, Relayout, Rename
+from shardlang.ir.ops import Compute, Relayout, Rename
 from shardlang.ir.plan import Alternative, Step
 from shardlang.ir.printer import expression
 from shardlang.ir.program import Block
 from shardlang.ir.size import Monomial
 from shardlang.ir.types import Array, Axis, Layout, subscript, Tensor
 from shardlang.passes.reshard import Move, nominal, route
+from shardlang.passes.stages import sends
 from shardlang.rules.collectives import Illegal
 from shardlang.rules.local import local
 from shardlang.rules.price import book_bytes
@@ -127,13 +128,8 @@ class Lowering:
     def send(self) -> None:
         """End a stage of a pipeline: what its last layer hands on is sent to the next stage."""
         assert self.scope is not None
-        pipeline = self.scope.block.pipeline
-        for carry in self.scope.block.carries if pipeline is not None else ():
-            assert carry.layout is not None
-            assert pipeline is not None
-            array = Array(carry.exit, carry.layout)
-            text = f"the next stage goes on from {carry.exit.name}"
-            self.add(Step(Permute(pipeline.axes), (array,), array, "stage", text))
+        for step in sends(self.scope.block):
+            self.add(step)
 
     def leave(self) -> dict[str, list[Array]]:
         """End the block; give what its lines had at hand.

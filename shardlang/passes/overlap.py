@@ -24,7 +24,7 @@ from shardlang.ir.ops import AllGather, Einsum, ReduceScatter, Relayout, Ring
 from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Program
 from shardlang.ir.types import Array
-from shardlang.passes.live import mark_critical
+from shardlang.passes.live import mark_critical, runs
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,15 @@ def ahead(program: Program, body: Iterable[Step]) -> tuple[Step, ...]:
             made.add(step.output)
             found.append(step)
     return tuple(found) if any(step.is_collective for step in found) else ()
+
+
+def gathered_ahead(plan: Plan) -> tuple[Step, ...]:
+    """Give all such steps of a plan: the last layer does them once more, for nobody."""
+    if not plan.program.prefetch:
+        return ()
+    passes = (plan.forward, plan.backward)
+    bodies = (run for steps in passes for block, run in runs(steps) if block is not None)
+    return tuple(step for run in bodies for step in ahead(plan.program, run))
 
 
 def prefetchable(plan: Plan) -> frozenset[str]:

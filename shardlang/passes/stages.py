@@ -8,11 +8,24 @@ these; who prices, emits or checks a pipeline reads them here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardlang.ir.plan import Plan
+from shardlang.ir.ops import Permute
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Dim, DTYPES
 from shardlang.passes.layers import left_inside
+
+
+def sends(block: Block) -> Iterator[Step]:
+    """Go through what ends a stage: what its last layer hands on is sent to the next one."""
+    for carry in block.carries if block.pipeline is not None else ():
+        assert carry.layout is not None
+        assert block.pipeline is not None
+        array = Array(carry.exit, carry.layout)
+        text = f"the next stage goes on from {carry.exit.name}"
+        yield Step(Permute(block.pipeline.axes), (array,), array, "stage", text, loop=block)
 
 
 @dataclass(frozen=True, slots=True)

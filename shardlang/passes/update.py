@@ -12,11 +12,11 @@ that are not known are taken to be divided); one that divides none leaves the st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shardlang.diagnostics import Reporter
-from shardlang.ir.ops import Reduce, Update
+from shardlang.ir.ops import Op, Reduce, Update
 from shardlang.ir.plan import Gradient, Step
 from shardlang.ir.program import Block, Leaf, Program
 from shardlang.ir.types import Array, Axis, Dim, DTYPES, Layout, promote, Tensor
@@ -86,6 +86,21 @@ def ends(program: Program, leaf: Leaf, made: Array) -> Layout:
     return Layout(sharding, left.difference(own.split_axes))
 
 
+def may_end(program: Program, leaf: Leaf, layout: Layout) -> bool:
+    """Say whether a parameter's gradient may end the backward pass of a training step in a layout.
+
+    It may be unreduced over axes that don't split the parameter; those that do split it too, in whatever
+    dims, so that no more is held of it than of the parameter. At level 2 it is where the state lies.
+    """
+    if program.zero is not None and program.zero.level == 2:
+        return layout == state_layout(program, leaf)[0]
+    return set(leaf.array.layout.split_axes) <= set(layout.split_axes)
+
+
+Moves = Callable[[Array, Layout], Iterable[tuple[Op, Array]]]
+"""Brings an array to a layout: what is done one after the other, and the array that it makes."""
+
+
 @dataclass
 class _Names:
     """Gives names that no value of the plan has."""
@@ -101,14 +116,20 @@ class _Names:
 
 
 def update(
-    program: Program, gradients: Iterable[Gradient], taken: Collection[str], reporter: Reporter
+    program: Program,
+    gradients: Iterable[Gradient],
+    taken: Collection[str],
+    reporter: Reporter,
+    moves: Moves | None = None,
 ) -> tuple[Step, ...]:
     """Give the steps of the update pass; `taken` are the names that the other passes use.
 
     With no optimizer the gradients are brought to where their parameters live, and nothing is updated.
+    Layouts are changed by `moves`, or as the rules do.
     """
     if not postpones(program):
         return ()
+    moves = moves or _routes(program)
     names = _Names(set(taken))
     by_leaf = {gradient.leaf: gradient.gradient for gradient in gradients}
     found: dict[int, list[Step]] = {}
@@ -121,17 +142,22 @@ def update(
             continue
         block = blocks.get(leaf.array)
         loop = None if block is None else Block(block.dim, block.number, pipeline=block.pipeline)
-        steps = _steps(program, leaf, by_leaf[leaf.array], names, reporter)
+        steps = _steps(program, leaf, by_leaf[leaf.array], names, reporter, moves)
         own = found.setdefault(-1 if loop is None else loop.number, [])
         own.extend(replace(step, loop=loop, span=leaf.span) for step in steps)
     return tuple(step for number in sorted(found) for step in found[number])
 
 
 def _steps(
-    program: Program, leaf: Leaf, gradient: Array, names: _Names, reporter: Reporter
+    program: Program,
+    leaf: Leaf,
+    gradient: Array,
+    names: _Names,
+    reporter: Reporter,
+    moves: Moves,
 ) -> Iterator[Step]:
     """Give the steps that update one parameter."""
-    sizes, weight = dict(program.sizes.known), leaf.array
+    weight = leaf.array
     layout, left = state_layout(program, leaf)
     if program.microbatches is not None:
         dtype = promote((gradient.tensor.dtype, WIDE))
@@ -141,13 +167,13 @@ def _steps(
         gradient = output
     text = f"the gradient of {weight.name} is reduced once a step"
     if program.optimizer is None:
-        yield from _moved(gradient, weight.layout, sizes, "update", text)
+        yield from _moved(gradient, weight.layout, moves, text)
         return
     for axis in left:
         reporter.report(leaf.span, StateWhole(str(weight), axis.name))
-    yield from _moved(gradient, layout, sizes, "update", text)
+    yield from _moved(gradient, layout, moves, text)
     text = f"the state of {weight.name} is split"
-    yield from _moved(weight, layout, sizes, "update", text)
+    yield from _moved(weight, layout, moves, text)
     made = Array(replace(weight.tensor, name=names.fresh(f"{weight.name}'")), layout)
     inputs = (weight.with_layout(layout), gradient.with_layout(layout))
     yield Step(
@@ -158,15 +184,23 @@ def _steps(
         f"{program.optimizer} makes the new {weight.name}",
     )
     text = f"the new {weight.name} lives as {weight}"
-    yield from _moved(made, weight.layout, sizes, "update", text)
+    yield from _moved(made, weight.layout, moves, text)
 
 
-def _moved(
-    array: Array, layout: Layout, sizes: dict[str, int], rule: str, text: str
-) -> Iterator[Step]:
-    for move in route(array, layout, sizes):
-        yield Step(move.op, (array,), move.output, rule, text)
-        array = move.output
+def _routes(program: Program) -> Moves:
+    """Bring arrays to layouts as the rules do."""
+    sizes = dict(program.sizes.known)
+
+    def moves(array: Array, layout: Layout) -> Iterator[tuple[Op, Array]]:
+        return ((move.op, move.output) for move in route(array, layout, sizes))
+
+    return moves
+
+
+def _moved(array: Array, layout: Layout, moves: Moves, text: str) -> Iterator[Step]:
+    for op, output in moves(array, layout):
+        yield Step(op, (array,), output, "update", text)
+        array = output
 
 
 def of_all_layers(step: Step) -> Step:

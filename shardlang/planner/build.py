@@ -19,11 +19,13 @@ from shardlang.ir.program import Block
 from shardlang.ir.types import Array, Tensor
 from shardlang.passes.keep import made_again_for_nothing, named
 from shardlang.passes.live import mark_critical
+from shardlang.passes.stages import sends
 from shardlang.planner.problem import Operation, Problem, Value
 from shardlang.planner.reasons import with_reasons
 from shardlang.planner.regions import COPY, Region
 from shardlang.planner.reshard import steps_along
 from shardlang.planner.trees import halves, Trees
+from shardlang.planner.update import ended, updated
 from shardlang.source import Span
 
 
@@ -262,12 +264,12 @@ class Builder:
             self.owner[found] = region
         return found
 
-    def run(self, book: Plan) -> None:
+    def run(self, outputs: Sequence[Array], gradients: Sequence[Array]) -> None:
         """Append all operations, each after what it reads, then what has to be had of its result."""
         left = [len(value.sources) for value in self.problem.values]
         ends: dict[Pass, list[Array]] = {
-            "forward": list(book.outputs),
-            "backward": [gradient.gradient for gradient in book.gradients],
+            "forward": list(outputs),
+            "backward": list(gradients),
         }
         for section, wanted in ends.items():
             self.section, self.ends = section, set(wanted)
@@ -351,7 +353,7 @@ class Builder:
         for array in wanted:
             if self.owner.get(array.name) == region:
                 self.obtain(array, None)
-        self.steps[self.section] += self.body
+        self.steps[self.section] += [*self.body, *sends(block)]
         self.body, self.block = [], None
         names = {carry.exit.name for carry in block.carries}
         for index, value in enumerate(self.problem.values):
@@ -393,11 +395,19 @@ def build_plan(
 ) -> Plan:
     """Write the plan of an assignment out; `book` says what it begins and ends with."""
     builder = Builder(problem, trees, ways)
-    builder.run(book)
-    gradients = book.gradients
+    gradients = ended(problem, ways, book)
+    builder.run(book.outputs, [each.gradient for each in gradients])
     forward, backward = (tuple(steps) for steps in builder.steps.values())
     forward, backward = mark_critical(book.program, forward, backward, book.outputs, gradients)
     plan = replace(
-        book, strategy="optimal", forward=forward, backward=backward, alternatives=(), warnings=()
+        book,
+        strategy="optimal",
+        forward=forward,
+        backward=backward,
+        gradients=gradients,
+        alternatives=(),
+        warnings=(),
+        update=(),
     )
-    return with_reasons(named(made_again_for_nothing(plan)))
+    plan = with_reasons(named(made_again_for_nothing(plan)))
+    return replace(plan, update=updated(problem, plan, (*plan.forward, *plan.backward)))

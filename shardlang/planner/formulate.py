@@ -1,9 +1,9 @@
 """Writes a program as a problem of choice: which operations and values it has, and where they end.
 
 Where values end: outputs in their declared layouts (undeclared, as the book plan ends them),
-gradients as their leaves live, and values in every layout that the text declares. A parameter whose
-copies may be kept from the forward to the backward pass is one value in both, as everything else is;
-others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
+gradients as their leaves live (in a training step where `update` lets them), and values in every layout
+that the text declares. A parameter whose copies may be kept from the forward to the backward pass is
+one value in both, as everything else is; others are one value in each. With a `save` line that does not say `all` every value is one in each pass:
 those that are named are passed on, and the others made again (`_Again`). A value that is compared with
 its own maximum is reduced once, before it is copied, so that both have the same bits. A copy is the value
 that it is a copy of, and equal operations of equal values make one value (`_same_values`): it is
@@ -30,11 +30,13 @@ from shardlang.ir.plan import Pass, Plan, Step
 from shardlang.ir.program import Block, Program, Statement
 from shardlang.ir.types import Array, Mesh, Tensor
 from shardlang.passes.adjoint import adjoint, Line, relays
+from shardlang.passes.update import postpones
 from shardlang.planner.measure import measure
-from shardlang.planner.prices import Prices
+from shardlang.planner.prices import price_plan, Prices
 from shardlang.planner.problem import Free, Operation, Problem, UnplannableError
 from shardlang.planner.regions import COPY, Region, Regions
 from shardlang.planner.reshard import check_layout
+from shardlang.planner.update import add_update
 
 WIDEST = 9
 """The most places that one value is had in: the time grows as 3 to this power."""
@@ -65,7 +67,9 @@ def build(
     """
     program = book.program
     _refuse(program)
-    mesh = Mesh(tuple(info for info in program.mesh.axes if info.size != 1))
+    stages = () if program.pipeline is None else program.pipeline.axes
+    axes = (info for info in program.mesh.axes if info.size != 1 and info.axis not in stages)
+    mesh = Mesh(tuple(axes))
     problem = Problem(program, mesh, dict(program.sizes.known), prices, rate, lean=lean, late=late)
     again = not program.save.everything and not forward_only
     if not forward_only:
@@ -78,6 +82,7 @@ def build(
     outputs = {array.name: array for array in book.outputs}
     lines = () if forward_only else adjoint(program, [array.tensor for array in book.outputs])
     problem.regions = Regions.read(book, lines, in_place=in_place)
+    problem.sent = _sent(problem, book)
     _give(problem, book)
     anywhere = _place(problem, book, free)
     computed = [s for s in program.statements if not relays(s)]
@@ -101,17 +106,16 @@ def build(
             problem.add(_operation(s, "forward"), only=stated.get(id(s)))
     lines = tuple(line for line in lines if line.result.name in needed)
     _backward(problem, lines, book, _Again(problem, stated) if again else None)
+    add_update(problem, book)
     for section, number, carry in problem.regions.handing():
         for tensor, region in ((carry.entry, None), (carry.exit, number)):
             problem.at(tensor, section, region)
     gradients = {g.gradient.name: g.leaf.name for g in book.gradients}
-    for array, section, region in had:
-        if gradients.get(array.name, array.name) in anywhere:
-            continue
-        value = problem.values[problem.at(array.tensor, section, region)]
-        terminal = value.state(array.layout)
-        if terminal != value.root and terminal not in value.terminals:
-            value.terminals.append(terminal)
+    chosen = set(gradients) if postpones(program) else set[str]()
+    chosen |= {
+        array.name for array, _, _ in had if gradients.get(array.name, array.name) in anywhere
+    }
+    _end(problem, [each for each in had if each[0].name not in chosen])
     for value in problem.values:
         if len(value.targets) + len(value.terminals) > WIDEST or len(value.sources) > WIDEST:
             raise UnplannableError(f"{value.tensor.name} is read in more than {WIDEST} places")
@@ -135,6 +139,25 @@ def _give(problem: Problem, book: Plan) -> None:
             problem.hand_on(section, number, carry)
         for region, tensor in ((number, carry.entry), (None, carry.exit)):
             problem.homes[region, tensor.name] = Array(tensor, carry.layout)
+
+
+def _sent(problem: Problem, book: Plan) -> Fraction:
+    """Add up what stages send one another in layouts that the text gives."""
+    stated = problem.regions.stated
+    forward, backward = (
+        tuple(step for step in steps if step.sends and step.output.name in stated)
+        for steps in (book.forward, book.backward)
+    )
+    return price_plan(replace(book, forward=forward, backward=backward, update=()), problem.prices)
+
+
+def _end(problem: Problem, had: Iterable[tuple[Array, Pass, Region]]) -> None:
+    """Let values be had where they have to be."""
+    for array, section, region in had:
+        value = problem.values[problem.at(array.tensor, section, region)]
+        terminal = value.state(array.layout)
+        if terminal != value.root and terminal not in value.terminals:
+            value.terminals.append(terminal)
 
 
 def _number(block: Block | None) -> Region:
@@ -217,11 +240,9 @@ def _refuse(program: Program) -> None:
     """Raise `UnplannableError` for what only the rules lower."""
     if program.explicit:
         raise UnplannableError("the program's lines are its steps")
-    for block in program.blocks:
-        if block.pipeline is not None:
-            raise UnplannableError(f"layers {block.dim} lie on stages")
-    if program.prefetch:
-        raise UnplannableError(f"{', '.join(sorted(program.prefetch))} are prefetched")
+    stages = () if program.pipeline is None else program.pipeline.axes
+    if program.zero is not None and not set(stages).isdisjoint(program.zero.axes):
+        raise UnplannableError("the optimizer's state is split over the stages")
 
 
 def _place(problem: Problem, book: Plan, free: Free | None) -> frozenset[str]:

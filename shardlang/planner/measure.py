@@ -21,25 +21,24 @@ from shardlang.ir.ops import (
 from shardlang.ir.plan import Plan
 from shardlang.ir.types import Tensor
 from shardlang.planner.network import Distances, distances, Vector
-from shardlang.planner.prices import price_all
+from shardlang.planner.prices import price_plan
 from shardlang.planner.problem import Operation, Problem, Scale, Value
 from shardlang.planner.reshard import extent
 from shardlang.planner.states import COLLECTIVE, UNIT
 
 
 def work_of(plan: Plan, sizes: Mapping[str, int]) -> Fraction:
-    """Add up the FLOPs of a device that count for T_math."""
+    """Add up the FLOPs of a device that count for T_math, those of all microbatches."""
     found = Fraction(0)
     for section, step in plan.steps():
         if step.is_compute and counts(step, section):
-            found += (flops(step) * step.times).evaluate(sizes).number or 0
+            found += (flops(step) * plan.times(section, step)).evaluate(sizes).number or 0
     return found
 
 
 def total_of(plan: Plan, problem: Problem) -> Fraction:
     """Give a plan's cost as the problem counts it: its price, and with a rate the time of its FLOPs."""
-    steps = (*plan.forward, *plan.backward)
-    found = price_all(steps, problem.mesh, problem.sizes, problem.prices)
+    found = price_plan(plan, problem.prices)
     if problem.rate is not None:
         found += work_of(plan, problem.sizes) / problem.rate
     return found
@@ -66,6 +65,8 @@ def _units(problem: Problem, added: Sequence[Sequence[Fraction]]) -> tuple[Fract
             unit = unit if rate is None else _gcd(unit, amount / rate)
         if operation.price is not None:
             unit = _gcd(unit, operation.price)
+        for amount in set(operation.sent):
+            unit = _gcd(unit, amount)
     for amount in {amount for row in added for amount in row}:
         work = _gcd(work, amount)
     return unit or Fraction(1), work or Fraction(1)
@@ -119,6 +120,9 @@ def measure(problem: Problem, book: Plan) -> None:
         if problem.lean and (operation.op is not None or operation.held):
             units = _held(problem, operation) * float(problem.lean / problem.scale.unit)
             operation.cost += np.minimum(np.floor(units) * digit, problem.most)
+        if operation.sent:
+            units = [float(amount // problem.scale.unit * digit) for amount in operation.sent]
+            operation.cost = np.minimum(operation.cost + np.array(units), problem.most)
         if operation.price is not None:
             count = FINEST if isinstance(operation.op, Collective) else 0
             operation.cost += float(operation.price // unit * digit + count)

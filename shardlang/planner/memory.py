@@ -102,7 +102,7 @@ class _Pool:
         self.best: Plan | None = None
         self.key: tuple[Fraction, ...] = ()
         self._peaks: dict[tuple[int, int], tuple[Plan, Fraction]] = {}
-        self._spread: dict[tuple[tuple[Step, ...], tuple[Step, ...]], bool] = {}
+        self._spread: dict[tuple[tuple[Step, ...], ...], bool] = {}
         self.leanest: Plan = task.books[-1]
         self.least = self.peak(self.leanest)
 
@@ -141,7 +141,7 @@ class _Pool:
         Plans of the same steps are looked at once. When time is over it is the plan alone and, if
         nothing has fitted yet, the one that keeps no copies.
         """
-        steps = plan.forward, plan.backward
+        steps = plan.forward, plan.backward, plan.update
         if steps not in self._spread:
             self._spread[steps] = self._offered(plan)
         return self._spread[steps]

@@ -18,6 +18,7 @@ from shardlang.ir.program import DimInfo, Program, Statement
 from shardlang.ir.size import BinOp, Name, SizeExpr
 from shardlang.ir.types import Axis, Mesh
 from shardlang.passes.normal import with_layouts
+from shardlang.passes.update import state_layout
 from shardlang.planner.reshard import refined_layout, refinements
 from shardlang.planner.search import Start
 
@@ -49,7 +50,12 @@ def best_of_parts(
         return best
     if sub_axes is None:
         end = min(end, monotonic() + EXTRA)
-    meshes = finest(program, most=None if sub_axes else FEW)
+    stages = set[Axis]() if program.pipeline is None else set(program.pipeline.axes)
+    meshes = [
+        each
+        for each in finest(program, most=None if sub_axes else FEW)
+        if stages.isdisjoint(each[1]) and _same_states(program, refine(program, *each), each[1])
+    ]
     for index, (mesh, parts) in enumerate(meshes):
         left = (end - monotonic()) / (len(meshes) - index)
         if best.proof is None or not best.proof.cost or left <= 0:
@@ -97,7 +103,25 @@ def refine(program: Program, mesh: Mesh, parts: Parts) -> Program:
     made = with_layouts(program, lambda layout: refined_layout(layout, parts))
     statements = tuple(_statement(statement, parts) for statement in made.statements)
     dims = tuple(_dim(info, parts) for info in program.dims)
-    return replace(made, mesh=mesh, statements=statements, dims=dims)
+    zero = program.zero
+    if zero is not None:
+        zero = replace(zero, axes=tuple(p for a in zero.axes for p in parts.get(a, (a,))))
+    return replace(made, mesh=mesh, statements=statements, dims=dims, zero=zero)
+
+
+def _same_states(program: Program, finer: Program, parts: Parts) -> bool:
+    """Say whether the state of every parameter lies on a finer mesh as on the whole axes.
+
+    It does not where parts of an axis of `zero` divide a dim that the axis does not divide.
+    """
+    if program.zero is None:
+        return True
+    pairs = zip(program.leaves, finer.leaves, strict=True)
+    return all(
+        refined_layout(state_layout(program, leaf)[0], parts) == state_layout(finer, other)[0]
+        for leaf, other in pairs
+        if leaf.kind == "param"
+    )
 
 
 def _statement(statement: Statement, parts: Parts) -> Statement:

@@ -91,7 +91,8 @@ def place(
         raise UnplannableError("the program states collectives")
     if program.blocks:
         raise UnplannableError(f"layers {program.blocks[0].dim} are a block")
-    book = lower(program, "book", forward_only=forward_only)
+    batch = replace(program, zero=None, microbatches=None)  # what a step does once is the same
+    book = lower(batch, "book", forward_only=forward_only)
     free = _free(program, book, forward_only=forward_only)
     weights = {leaf.array.name for leaf in program.leaves if leaf.kind == "param"}
     problem = build(

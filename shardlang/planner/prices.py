@@ -34,8 +34,10 @@ from shardlang.ir.ops import (
     Relayout,
     Slice,
 )
-from shardlang.ir.plan import Step
+from shardlang.ir.plan import Plan, Step
+from shardlang.ir.program import Program
 from shardlang.ir.types import Array, Axis, AxisInfo, Mesh
+from shardlang.passes.overlap import gathered_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +352,28 @@ def price_all(
         ),
         Fraction(0),
     )
+
+
+def price_plan(plan: Plan, prices: str | Prices = "link") -> Fraction:
+    """Add up what a plan's relayouts cost one device, those of its microbatches as often as there are some.
+
+    Of what is prefetched the last layer gathers once more, for nobody.
+    """
+    program = plan.program
+    sizes, early = program.sizes.known, {id(step) for step in gathered_ahead(plan)}
+    total = Fraction(0)
+    for section, step in plan.steps():
+        one = price_step(step, program, prices)
+        batches = plan.times(section, step) / step.times
+        total += one * batches.evaluate(sizes).coefficient
+        if id(step) in early:
+            total += one * (batches / step.times).evaluate(sizes).coefficient
+    return total
+
+
+def price_step(step: Step, program: Program, prices: str | Prices = "link") -> Fraction:
+    """Give what a relayout costs one device in a microbatch, in all layers in which it is done."""
+    return price_all((step,), program.mesh, program.sizes.known, prices)
 
 
 def sized(mesh: Mesh, known: Mapping[str, int]) -> tuple[AxisInfo, ...]:

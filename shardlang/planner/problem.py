@@ -37,11 +37,12 @@ from shardlang.ir.ops import (
     Relayout,
 )
 from shardlang.ir.plan import Pass, Plan, Step
-from shardlang.ir.program import Carry, Program
+from shardlang.ir.program import Block, Carry, Program
 from shardlang.ir.types import Array, Dim, Layout, Mesh, Tensor
 from shardlang.passes.adjoint import gradient_of
+from shardlang.passes.stages import sends
 from shardlang.planner.network import Distances, Flags, Network, Places, Vector
-from shardlang.planner.prices import price, Prices
+from shardlang.planner.prices import price, price_step, Prices
 from shardlang.planner.regions import Region, Regions
 from shardlang.planner.reshard import Layouts, layouts
 from shardlang.planner.states import Space
@@ -98,8 +99,10 @@ class Operation:
     """The FLOPs of a device, by the axes that divide the work."""
     price: Fraction | None = None
     """What a stated collective costs."""
+    sent: list[Fraction] = field(default_factory=list[Fraction])
+    """Of what stages of a pipeline send one another: what that costs, by way."""
     held: Fraction = Fraction(0)
-    """Of a choice: the bytes held for each byte of the first value."""
+    """Of a choice, and of where a gradient ends: the bytes held for each byte of the first value."""
     region: Region = None
     """The block that repeats it."""
     during: Region = None
@@ -151,7 +154,7 @@ class Value:
     root: int | None = None
     region: Region = None
     times: int = 1
-    """How many there are: one a layer."""
+    """How many there are: one a layer, in each microbatch."""
     sources: list[int] = field(default_factory=list[int])
     targets: list[int] = field(default_factory=list[int])
     terminals: list[int] = field(default_factory=list[int])
@@ -228,6 +231,8 @@ class Problem:
     )
     split: frozenset[str] = frozenset()
     """What is one value in each pass: parameters of which no copy is kept, and what is not saved."""
+    sent: Fraction = Fraction(0)
+    """What stages of a pipeline send one another in layouts that the text gives: the same in every plan."""
     lean: Fraction = Fraction(0)
     """What a byte costs that an operation reads or makes on a device, in the unit of the prices."""
     homes: dict[tuple[Region, str], Array] = field(default_factory=dict[tuple[Region, str], Array])
@@ -252,6 +257,11 @@ class Problem:
         """Raise `OutOfTimeError` if time is over."""
         if self.late():
             raise OutOfTimeError
+
+    def times(self, section: Pass, region: Region) -> int:
+        """Give how often a region's lines of a pass are done in a step: in each layer of each microbatch."""
+        many = None if section == "update" else self.program.microbatches
+        return self.regions.times(region) * (1 if many is None else self.sizes.get(many.name, 1))
 
     def original(self, tensor: Tensor) -> Tensor:
         """Give the value that a tensor is, through all its names."""
@@ -281,12 +291,26 @@ class Problem:
             self._join(self.found[key])
         return self.found[key]
 
+    def once(self, tensor: Tensor, region: Region) -> int:
+        """Add a value of the update: it is behind all microbatches, and has no place in a pass."""
+        self.on_time()
+        graph = layouts(
+            Array(tensor, Layout.replicated(len(tensor.dims))), self.mesh, self.sizes, self.prices
+        )
+        codes = graph.space.states()
+        times = self.times("update", region)
+        place = {code: i for i, code in enumerate(codes)}
+        self.values.append(Value(tensor, "update", graph, codes, place, region=region, times=times))
+        return len(self.values) - 1
+
     def _value(self, tensor: Tensor, section: Pass, region: Region) -> Value:
         again = section == "backward" and tensor.name in self.split
         graph = self._graph(tensor, () if again else self.made.get(tensor.name, ()))
         codes = graph.space.states()
         place = {code: i for i, code in enumerate(codes)}
-        times = self.regions.times(region)
+        times = self.times(section, region)
+        if tensor.name in self.program.prefetch:  # the last layer gathers once more, for nobody
+            times += self.times(section, None)
         value = Value(tensor, section, graph, codes, place, region=region, times=times)
         home = self.homes.get((region, tensor.name))
         ends = self.open.get((region, tensor.name), ())
@@ -296,7 +320,14 @@ class Problem:
 
     def _graph(self, tensor: Tensor, made: tuple[tuple[Layout, Layout], ...] = ()) -> Layouts:
         array = Array(tensor, Layout.replicated(len(tensor.dims)))
-        graph = layouts(array, self.mesh, self.sizes, self.prices, made=made)
+        graph = layouts(
+            array,
+            self.mesh,
+            self.sizes,
+            self.prices,
+            made=made,
+            permutes=self.program.pipeline is None,
+        )
         if len(graph.space.states()) > LARGEST:
             raise UnplannableError(f"{tensor.name} has more than {LARGEST} layouts on this mesh")
         return graph
@@ -334,6 +365,7 @@ class Problem:
         its own, the backward pass gets it there.
         """
         choice = self.choose(carry.entry, section, held=Fraction(1), region=number)
+        self._sent(choice, self.regions.loops[section, number], carry)
         for region, given, asked in (
             (number, carry.entry, carry.exit),
             (None, carry.exit, carry.entry),
@@ -344,6 +376,18 @@ class Problem:
             ends.append(Open(choice, source=False, section=section))
             if section == "forward":
                 ends.append(Open(choice, source=True, section="backward"))
+
+    def _sent(self, choice: int, block: Block, carry: Carry) -> None:
+        """Price what a stage sends in each layout."""
+        if block.pipeline is None:
+            return
+        made = self.operations[choice]
+        space = self._graph(carry.exit).space
+        for way in made.ways:
+            own = replace(carry, layout=space.decode(way.result))
+            (step,) = sends(replace(block, carries=(own,)))
+            paid = price_step(step, self.program, self.prices)
+            made.sent.append(paid * self.times(made.section, None))
 
     def connect(self, op: int, end: int, value: int, *, source: bool) -> None:
         """Make a slot between an end of an operation and a value."""
@@ -493,7 +537,7 @@ class Problem:
         made.states = [np.array([code]) for code in ends]
         made.work = {0: Fraction(0)}
         paid = price(only.op, before, after, self.mesh, self.sizes, self.prices)
-        made.price = paid * self.regions.times(made.region)
+        made.price = paid * self.times(made.section, made.region)
 
     def _work(self, made: Operation) -> dict[int, Fraction]:
         """Give the FLOPs by split; for times, those alone that count for T_math."""
@@ -504,7 +548,7 @@ class Problem:
         assert whole is not None
         if self.rate is not None and not counts(step, made.section):
             whole = Fraction(0)
-        whole *= self.regions.times(made.region)
+        whole *= self.times(made.section, made.region)
         axes = self.mesh.axes
         return {
             split: whole / prod(info.size or 1 for a, info in enumerate(axes) if split >> a & 1)

@@ -96,14 +96,13 @@ def best_plan(
 
 
 def _unsearched(program: Program, *, forward_only: bool) -> str | None:
-    """Say why a program is left to the rules: it has an update, or blocks with sizes left open."""
-    if postpones(program) and not forward_only:
-        return "it has an update"
-    if not program.blocks:
+    """Say why a program is left to the rules: it has blocks or an update, and sizes left open."""
+    if not program.blocks and (forward_only or not postpones(program)):
         return None
     known = program.sizes.known
     names = [info.dim.name for info in program.dims] + [i.axis.name for i in program.mesh.axes]
     names += [block.dim.name for block in program.blocks]
+    names += [] if program.microbatches is None else [program.microbatches.name]
     missing = dict.fromkeys(name for name in names if name not in known)
     return f"{', '.join(missing)} have no size" if missing else None
 
@@ -194,11 +193,13 @@ def _within(
 def _holdings(plan: Plan, prices: Prices) -> tuple[Holding, ...]:
     """Say what the copies that are kept take, and what making them again would move."""
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
+    batches = plan.program.microbatches
+    times = 1 if batches is None else sizes.get(batches.name, 1)
     found: list[Holding] = []
     for kept in kept_copies(plan.program, plan.forward, plan.backward):
         every = (copy.local_bytes * kept.times for copy in kept.copies)
         held = (size.evaluate(sizes).number or Fraction(0) for size in every)
-        moved = price_all(kept.steps, mesh, sizes, prices)
+        moved = price_all(kept.steps, mesh, sizes, prices) * times
         found.append(Holding(kept.leaf.name, sum(held, Fraction(0)), moved))
     return tuple(found)
 

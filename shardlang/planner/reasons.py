@@ -87,8 +87,13 @@ def with_reasons(plan: Plan) -> Plan:
         else step
         for number, (_, step) in enumerate(uses.steps)
     ]
-    many = len(plan.forward)
-    return replace(plan, forward=tuple(steps[:many]), backward=tuple(steps[many:]))
+    many, both = len(plan.forward), len(plan.forward) + len(plan.backward)
+    return replace(
+        plan,
+        forward=tuple(steps[:many]),
+        backward=tuple(steps[many:both]),
+        update=tuple(steps[both:]),
+    )
 
 
 def _reason(uses: Uses, number: int) -> str:
@@ -135,7 +140,9 @@ def _verb(readers: Sequence[int]) -> str:
 
 def _end(plan: Plan, array: Array) -> str:
     leaf = next((g.leaf for g in plan.gradients if g.gradient == array), None)
-    return f"{array.name} ends as {array}" if leaf is None else f"{array.name} lives as {leaf.name}"
+    if leaf is None or array.layout != leaf.layout.reduced():
+        return f"{array.name} ends as {array}"
+    return f"{array.name} lives as {leaf.name}"
 
 
 def _names(uses: Uses, readers: Iterable[int]) -> str:

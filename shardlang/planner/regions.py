@@ -30,7 +30,7 @@ class Regions:
 
     `owner` has the values of one block alone by name; names in `handed` are another value in the
     block, by its number, that hands them on than outside of it. `loops` are the blocks of each pass as
-    the book plan has them, and `layers` how many layers each has. Of what blocks hand on, `stated` are
+    the book plan has them, and `layers` how many layers each has on a device. Of what blocks hand on, `stated` are
     the names of which the text says where they lie, as they enter the block or as its lines end.
     """
 
@@ -90,6 +90,9 @@ class Regions:
             handed = {t.name for c in block.carries for t in (c.entry, c.exit)}
             found.handed[number] = frozenset(handed | {f"d{name}" for name in handed})
             found.layers[number] = extent(block.dim, program.sizes.known)
+            if block.pipeline is not None:
+                stages = block.pipeline.stages.evaluate(program.sizes.known)
+                found.layers[number] //= int(stages.coefficient)
             found.stated |= _stated(program, block)
             own = {leaf.array.name for leaf in stack(program, block)}
             own |= {s.result.name for s in program.statements if s.block == block and not relays(s)}

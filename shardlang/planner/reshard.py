@@ -115,12 +115,14 @@ def layouts(
     *,
     symbolic: bool = False,
     made: tuple[tuple[Layout, Layout], ...] = (),
+    permutes: bool = True,
 ) -> Layouts:
     """Give the graph of an array's layouts; equal questions share one.
 
     `sizes` of dims and axes win over the mesh's; all that matter must be there (SH351). If
     `symbolic`, a dim may be without where prices are proportional to the bytes: it counts as 1, and
     everything divides it. `made` are pairs of layouts: of the first the second is made in any case.
+    Without `permutes` nothing is moved by a Permute.
     """
     known = {**mesh.sizes, **sizes}
     axes = sized(mesh, known)
@@ -135,11 +137,11 @@ def layouts(
     unit = Fraction(1) if table.linear else volume
     listed = _tariff(axes, table, unit)
     fits = tuple(divisors(axes, size) for size in whole)
-    key = (id(listed), fits, made)
+    key = (id(listed), fits, made, permutes)
     space = _SPACES.get(key)
     if space is None:
         _trim(_SPACES)
-        space = _SPACES[key] = Space(axes, fits, listed, made)
+        space = _SPACES[key] = Space(axes, fits, listed, made, permutes=permutes)
     return Layouts(space, volume / unit / listed.scale, array.tensor.dims)
 
 

@@ -360,8 +360,14 @@ def ways_of(problem: Problem, start: Start) -> dict[int, int]:
         if step.loop is not None
         for carry in step.loop.carries
     }
+    ends = {each.gradient.name: each.gradient.layout for each in plan.gradients}
     found: dict[int, int] = {}
     for index, operation in enumerate(problem.operations):
+        if operation.section == "update":
+            space = problem.values[problem.slots[operation.slots[0]].value].graph.space
+            code = space.encode(refined_layout(ends[operation.operands[0].name], start.parts))
+            found[index] = [way.result for way in operation.ways].index(code)
+            continue
         if operation.chooses and operation.region is not None and operation.slots:
             space = problem.values[problem.slots[operation.slots[0]].value].graph.space
             layout = handed.get((operation.section, operation.region, operation.result))

@@ -27,7 +27,7 @@ from shardlang.planner.bound import Folded
 from shardlang.planner.build import build_plan
 from shardlang.planner.formulate import build
 from shardlang.planner.measure import total_of
-from shardlang.planner.prices import price_all, Prices
+from shardlang.planner.prices import price_plan, Prices
 from shardlang.planner.problem import OutOfTimeError, Problem, UnplannableError
 from shardlang.planner.reshard import extent
 from shardlang.planner.search import search, Start
@@ -123,7 +123,8 @@ def solve(
     plans = [build_plan(problem, folded.trees, found.ways, book)]
     if kept is None and not lean and not in_place:
         plans += task.books
-    return _proven(plans, problem, int(found.bound) // problem.scale.digit * problem.scale.unit)
+    least = int(found.bound) // problem.scale.digit * problem.scale.unit
+    return _proven(plans, problem, least + problem.sent)
 
 
 def _proven(plans: Sequence[Plan], problem: Problem, least: Fraction) -> Plan:
@@ -142,13 +143,15 @@ def times_of(plan: Plan, prices: Prices, rate: Fraction) -> tuple[Fraction, Frac
     """
     mesh, sizes = plan.program.mesh, plan.program.sizes.known
     math = least = Fraction(0)
-    comms = price_all((*plan.forward, *plan.backward), mesh, sizes, prices)
-    devices = prod(info.size or 1 for info in mesh.axes)
+    comms = price_plan(plan, prices)
+    stages = () if plan.program.pipeline is None else plan.program.pipeline.axes
+    devices = prod(info.size or 1 for info in mesh.axes if info.axis not in stages)
     for section, step in plan.steps():
         if counts(step, section):
-            math += ((flops(step) * step.times).evaluate(sizes).number or 0) / rate
-            layers = step.times.evaluate(sizes).number or 1
-            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2 * layers
+            times = plan.times(section, step)
+            math += ((flops(step) * times).evaluate(sizes).number or 0) / rate
+            many = times.evaluate(sizes).number or 1
+            whole = prod(extent(d, sizes) for d in index_dims(step)) * 2 * many
             least += Fraction(whole) / devices / rate
     return math, comms, least
 

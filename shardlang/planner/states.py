@@ -235,7 +235,8 @@ class Space:
     """All states of a tensor of some rank on a mesh, with exact distances.
 
     `fits[d][mask]` says whether the axes of a mask divide dim d. `made` are pairs of states: of the
-    first the second is made in any case, so that moving on there costs nothing.
+    first the second is made in any case, so that moving on there costs nothing. `permutes` says whether
+    a Permute may be one of the moves.
     """
 
     def __init__(
@@ -244,8 +245,11 @@ class Space:
         fits: Sequence[Sequence[bool]],
         prices: Tariff,
         made: Sequence[tuple[Layout, Layout]] = (),
+        *,
+        permutes: bool = True,
     ) -> None:
         """Number the ordered subsets of the axes; no state is made yet."""
+        self.permutes = permutes
         self.axes = tuple(info.axis for info in axes)
         self.rank = len(fits)
         self.fits = fits
@@ -451,6 +455,8 @@ class Space:
         self, node: int, dims: list[int], split: int, *, backwards: bool = False
     ) -> list[Edge]:
         """Give the edge to the hub of a state's local shape, or edges to all of its states."""
+        if not self.permutes:
+            return []
         above = node >> self.high
         shape = tuple(self.counts[index] for index in dims)
         allowed = self.full & ~(above & self.full)

@@ -42,7 +42,9 @@ def same_again(plan: Plan) -> None:
     printed = print_plan(replace(plan, proof=None))
     again = load_text(printed)
 
-    assert [] == [d for d in check(again, explicit=True) if d.code not in ("SH451", "SH452")]
+    assert [] == [
+        d for d in check(again, explicit=True) if d.code not in ("SH248", "SH451", "SH452")
+    ]
     assert printed == print_plan(lower(again))
 
 
@@ -432,7 +434,7 @@ def test_ids_and_masks_have_to_be_whole() -> None:
     }
     for line, words in lines.items():
         text = f"mesh X=2\ninput t: int32[B]{'{U_X}' * ('t[B]{' in line)}, a: [B]{'{U_X}' * ('a[B]{' in line)}\nforward:\n  {line}\n"
-        (found,) = check(load_text(text))
+        (found,) = (d for d in check(load_text(text)) if d.code != "SH248")  # not all lines read a
         assert words in found.message, found
 
 

@@ -354,8 +354,14 @@ def test_what_the_hint_of_a_parameter_in_two_places_says_can_be_written(text, wr
 @pytest.mark.parametrize(
     ("text", "settled"),
     [
-        ("layers L:\n  x = x + x ·_D W ·_F W_x[F, D_X]\n", "param W_x: [L, F, D_X]"),
-        ("layers L:\n  x = x + x ·_D W ·_F W_x[F, D_X]\n", "input W_x: [F, D_X]"),
+        (
+            "layers L:\n  x = x + x ·_D W ·_F V + x ·_D W ·_F W_x[F, D_X]\n",
+            "param W_x: [L, F, D_X]",
+        ),
+        (
+            "layers L:\n  x = x + x ·_D W ·_F V + x ·_D W ·_F W_x[F, D_X]\n",
+            "input W_x: [F, D_X]",
+        ),
         (
             "layers L:\n  x = x + x ·_D W ·_F V\ny[B_X, E] = x ·_D W_x[D_X, E]\n",
             "param W_x: [D_X, E]",

@@ -277,3 +277,21 @@ def test_microbatches_of_nothing() -> None:
     assert "lax.scan(add, start, given, length=3)" in sl.emit_jax(made)
     result = run_check(made)
     assert result.ok, result.to_text()
+
+
+def test_gradients_that_end_as_all_parameters_live() -> None:
+    """Nothing of a batch's gradients is moved where each device has them whole, though the state is split."""
+    text = (
+        "mesh X=2\ndims B=4, D=16, M=2\ndtype f32\noptimizer adamw, zero 1 over X\naccumulate M\n"
+        "input x: [B, D]\nparam g: [D]\nloss = mean_{B,D}(square(x ⊙ g))\n"
+    )
+    result = run_check(sl.lower(sl.parse(text)))
+
+    assert result.ok, result.to_text()
+    counts = {each.function: each.planned for each in result.collectives}
+    assert counts == {
+        "forward": 0,
+        "forward_backward": 0,
+        "a step of sgd": 1,
+        "a step of adamw": 1,
+    }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardlang.backends.jax.sizes import Numbers
-from shardlang.backends.jax.train import loss_of
+from shardlang.backends.jax.train import loss_of, moves_home
 from shardlang.ir.ops import (
     AllGather,
     AllReduce,
@@ -113,11 +113,13 @@ def planned_step(plan: Plan, numbers: Numbers) -> Counter[Seen]:
 def planned_both(plan: Plan, numbers: Numbers) -> Counter[Seen]:
     """List the collectives of both passes of one batch, whose gradients end as their leaves live.
 
-    What an update does with the gradients of all microbatches, and then with the parameters, is done with those of one.
+    What an update does with the gradients of all microbatches, and then with the parameters, is done with those of one,
+    unless all of these end as their leaves live already.
     """
     ones = frozenset(axis for axis, size in numbers.axes.items() if size == 1)
-    update = _of_update(without_axes(plan, ones), numbers)
-    return planned(plan, numbers, ["forward", "backward"]) + update
+    lean = without_axes(plan, ones)
+    passes = planned(plan, numbers, ["forward", "backward"])
+    return passes + _of_update(lean, numbers) if moves_home(lean) else passes
 
 
 def planned_gradients(plan: Plan, numbers: Numbers) -> Counter[Seen]:

@@ -8,6 +8,7 @@ import pytest
 from test_ring_attention import LAYERS, PROGRAMS
 
 import shardlang as sl
+from shardlang.ir.ops import RingAttention
 
 CASES = {
     "two ways round": ("causal", {"X": 2, "Y": 2, "T": 8, "S": 8}),
@@ -65,3 +66,13 @@ def test_the_text_has_no_gathers() -> None:
     assert "# o[B, T_X, K_Y, G, H] = RingAttention_{X,S,H}(0.5 *" in text
     assert "o, o_lse = _ring_attention(" in text
     assert "dq, dk_S, dv_S = _ring_attention_back(" in text
+
+
+def test_axes_in_another_order_than_the_mesh() -> None:
+    """Keys and values go through devices as T_YX says, though the mesh numbers them the other way."""
+    text = PROGRAMS["two axes"].replace("mesh X, Y", "mesh X, Y\ndtype f32").replace("_XY", "_YX")
+    plan = sl.ring_attention(sl.lower(sl.parse(text)))
+    result = sl.verify(plan, sizes={"X": 2, "Y": 3, "T": 12, "S": 12})
+
+    assert any(isinstance(step.op, RingAttention) for step in plan.forward)
+    assert result.ok, result.to_text()

@@ -71,3 +71,19 @@ def test_a_kept_copy_that_was_made_ahead() -> None:
     text = "save all, W_in\nprefetch W_in, W_out\n" + LAYERS
     result = sl.verify(sl.lower(sl.parse(text)), sizes={"L": 3})
     assert result.ok, result.to_text()
+
+
+@pytest.mark.parametrize("axes", ["YZ", "ZY"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "r[B, F] = RingGather_{axes}(a[B, D_{axes}]) ·_D b[D, F]",
+        "r[D_{axes}, F] = RingScatter_{{{axes},D}}(a[B_{axes}, D] ·_B b[B_{axes}, F])",
+    ],
+)
+def test_axes_in_another_order_than_the_mesh(axes: str, line: str) -> None:
+    """A ring goes through devices as its axes are written, whichever way the mesh numbers them."""
+    text = "mesh Y=2, Z=3\ndims B=6, D=6, F=2\ndtype f32\nforward:\n  " + line.format(axes=axes)
+    result = sl.verify(sl.lower(sl.parse(text)))
+
+    assert result.ok, result.to_text()

@@ -295,3 +295,18 @@ def test_gradients_that_end_as_all_parameters_live() -> None:
         "a step of sgd": 1,
         "a step of adamw": 1,
     }
+
+
+@pytest.mark.parametrize("stack", ["", "layers L=3:\n  x = x + tanh(x)\n"])
+def test_a_step_leaves_gradients_of_inputs_out(stack: str) -> None:
+    """Both passes reduce dx over Y, and a step, which has nothing to do with it, does not."""
+    text = (
+        "mesh X=2, Y=2\ndims B=8, D=8, F=16\ndtype f32\noptimizer adam\ninput x: [B_X, D], t: [B_X, D]\n"
+        f"param W1: [D, F_Y], W2: [F_Y, D]\n{stack}"
+        "loss = mean_{B,D}(square(relu(x ·_D W1) ·_F W2 - t))\n"
+    )
+    result = run_check(sl.lower(sl.parse(text)))
+
+    assert result.ok, result.to_text()
+    counts = {each.function: each.planned for each in result.collectives}
+    assert counts["forward_backward"] - 1 == counts["a step of sgd"] == counts["a step of adamw"]

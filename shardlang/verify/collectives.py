@@ -103,10 +103,14 @@ def planned(plan: Plan, numbers: Numbers, wanted: Iterable[Pass]) -> Counter[See
 
 
 def planned_step(plan: Plan, numbers: Numbers) -> Counter[Seen]:
-    """List those of a training step, which gives the loss alone: outputs without a gradient are not computed."""
+    """List those of a training step, which gives the loss alone and moves parameters alone.
+
+    Outputs without a gradient are not computed, nor are the gradients of inputs that a plan without an update has.
+    """
     place = loss_of(plan)
     assert place is not None
-    plan = replace(plan, outputs=(plan.outputs[place],))
+    trained = tuple(each for each in plan.gradients if each.leaf.tensor in plan.parameters)
+    plan = replace(plan, outputs=(plan.outputs[place],), gradients=trained)
     return planned(plan, numbers, ["forward", "backward", "update"])
 
 

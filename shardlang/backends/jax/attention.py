@@ -175,8 +175,7 @@ def _times(x, y, spec, places):
     "_sent": '''
 def _sent(x, axes, way):
     """Send to the next device of a ring, or to the one before."""
-    n = lax.axis_size(axes)
-    return lax.ppermute(x, axes, [(i, (i + way) % n) for i in range(n)])
+    return lax.ppermute(x, axes, _neighbours(axes, way))
 ''',
 }
 """What emitted attention calls, by name."""

@@ -104,10 +104,10 @@ def _text(context: Context) -> str:
     functions(context)
     steps = "\n\n\n".join(functions(context))
     step = training(context)
-    helpers = [
-        text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in steps + step + own
-    ]
-    helpers += rings.helpers(steps) + attention.helpers(steps + own)
+    rounds = rings.helpers(steps) + attention.helpers(steps + own)
+    callers = "".join((steps, step, own, *rounds))
+    helpers = [text.strip("\n") for name, text in HELPERS.items() if f"{name}(" in callers]
+    helpers += rounds
     parts = [
         _head(context, "".join((*helpers, steps, step, own))),
         tables(context),

@@ -166,6 +166,18 @@ def _own_shard(x, axes, dim):
     size = x.shape[dim] // lax.axis_size(axes)
     return lax.dynamic_slice_in_dim(x, lax.axis_index(axes) * size, size, axis=dim)
 ''',
+    "_neighbours": '''
+def _neighbours(axes, way):
+    """List who sends to whom: each device of a ring along `axes` to the next one, or to the one before.
+
+    Places in the ring are counted with the first axis outermost, devices as lax.ppermute does, in the mesh's order.
+    """
+    names = (axes,) if isinstance(axes, str) else axes
+    order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in names]
+    devices = np.arange(lax.axis_size(names)).reshape([lax.axis_size(name) for name in order])
+    ring = devices.transpose([order.index(name) for name in names]).ravel().tolist()
+    return [(device, ring[(place + way) % len(ring)]) for place, device in enumerate(ring)]
+''',
     "_shard_moves": '''
 def _shard_moves(axes, source, target):
     """List who sends its shard to whom, so that the layout `source` becomes `target`.

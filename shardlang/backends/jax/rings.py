@@ -103,7 +103,7 @@ def _ring_scatter(product, x, y, axes, dims, dtype):
         sums = None
         for hop in range(hops, 0, -1):
             sums = part(way * hop) if sums is None else part(way * hop) + sums
-            sums = lax.ppermute(sums.astype(dtype), axes, _neighbours(n, way))
+            sums = lax.ppermute(sums.astype(dtype), axes, _neighbours(axes, way))
         total = total if sums is None else total + sums
     return total
 ''',
@@ -114,16 +114,11 @@ def _around(x, axes):
     yield own, x
     before = behind = x
     for hop in range(1, n // 2 + 1):
-        before = lax.ppermute(before, axes, _neighbours(n, 1))
+        before = lax.ppermute(before, axes, _neighbours(axes, 1))
         yield (own - hop) % n, before
         if 2 * hop < n:
-            behind = lax.ppermute(behind, axes, _neighbours(n, -1))
+            behind = lax.ppermute(behind, axes, _neighbours(axes, -1))
             yield (own + hop) % n, behind
-''',
-    "_neighbours": '''
-def _neighbours(n, way):
-    """List who sends to whom: each of n devices to the next one, or to the one before."""
-    return [(i, (i + way) % n) for i in range(n)]
 ''',
     "_block": '''
 def _block(x, axes, dim, index):
@@ -145,9 +140,9 @@ def _placed(whole, part, axes, dim, index):
 """What emitted rings call, by name."""
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
-    "_ring_gather": ("_ring_gather_keep", "_around", "_neighbours", "_block", "_placed"),
-    "_ring_gather_keep": ("_around", "_neighbours", "_block", "_placed"),
-    "_ring_scatter": ("_neighbours", "_block"),
+    "_ring_gather": ("_ring_gather_keep", "_around", "_block", "_placed"),
+    "_ring_gather_keep": ("_around", "_block", "_placed"),
+    "_ring_scatter": ("_block",),
 }
 """The helpers that those need which are called by steps."""
 
